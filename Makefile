@@ -1,0 +1,61 @@
+# Every target makes what it needs; nothing has to be installed beforehand but Python 3.11+ and make.
+# Two commands matter most: `make check-model` and `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "stallproof: $(PYTHON) not found; remedy: install Python 3.11 or run make PYTHON=python3"; exit 3; }
+	@echo "== environment $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: env
+env: $(STAMP) ## the development environment in .venv
+
+.PHONY: check-model
+check-model: $(STAMP) ## TLA+, graph equality, gaps and Z3 proofs, in one table (under 3 minutes)
+	@$(BIN)/stallproof check $(ARGS)
+
+.PHONY: prove
+prove: $(STAMP) ## the Z3 proofs and their refuted twins alone
+	@$(BIN)/stallproof prove $(ARGS)
+
+.PHONY: engines
+engines: $(STAMP) ## bring up the vLLM releases that CI uses, on CPU (VLLM="0.23.0 0.28.0 0.32.0")
+	@$(BIN)/stallproof engines up $(or $(VLLM),0.23.0 0.28.0 0.32.0)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff and the type checker
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## the quick tests, under 2 minutes, no engine
+	@$(BIN)/pytest -q -m "not slow and not engine"
+
+.PHONY: test
+test: lint check-model engines ## everything: lint, model, proofs, all tests, the real engine
+	@$(BIN)/pytest -q
+
+.PHONY: lock
+lock: ## renew the lock file (needs network)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q uv
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev -o requirements-dev.lock pyproject.toml
+
+.PHONY: clean
+clean: ## remove environments and caches of this checkout
+	@rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist out

@@ -1,0 +1,80 @@
+"""The ``stallproof`` command: one verb per module, each imported only when it is used.
+
+A verb is a module ``stallproof.cli.<verb>`` holding a :class:`click.Command` named ``command``; to add
+one, write the module and add a line to ``VERBS``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from stallproof import __version__
+from stallproof.errors import Exit, StallproofError
+
+#: verb -> one-line help, shown without importing the verb's module.
+VERBS: dict[str, str] = {
+    "check": "Model-check the specification: every property, every named gap, graph equality, proofs.",
+    "prove": "Run the Z3 proofs, each with its guard-removed twins.",
+    "explain": "Tell a gap's counterexample as a story, from TLC's own trace.",
+    "engines": "Bring up vLLM releases on CPU, each in its own environment.",
+    "run": "Run a scenario file on the real scheduler of an engine and record a trace.",
+    "replay": "Check a recorded trace against the promise; say what went wrong, where and why.",
+    "diagnose": "Say why a production engine stalled, from logs, metrics and dumps.",
+    "watch": "Poll a running server's metrics and report a confirmed stall.",
+    "doctor": "Say what is installed and which rules would be active here.",
+}
+
+
+class _Lazy(click.Group):
+    """Click group that imports a verb's module only when that verb runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        try:
+            return importlib.import_module(f"stallproof.cli.{name}").command
+        except ModuleNotFoundError as exc:
+            if exc.name and exc.name.startswith("stallproof"):
+                raise
+            raise StallproofError(
+                f"'{name}' needs the Python package '{exc.name}', which is not installed\n"
+                f"  remedy: pip install 'stallproof[check,diagnose]'"
+            ) from exc
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="stallproof")
+def cli() -> None:
+    """Scheduling that provably cannot stall: check, prove, record, replay, explain."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point: run the command, turn every known error into one message and its documented exit code."""
+    try:
+        result = cli.main(args=None if argv is None else list(argv), standalone_mode=False)
+    except StallproofError as exc:
+        click.echo(f"stallproof: {exc}", err=True)
+        sys.exit(exc.code)
+    except click.exceptions.Exit as exc:
+        sys.exit(exc.exit_code)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(Exit.BAD_INPUT)
+    except click.Abort:
+        click.echo("stallproof: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(int(result) if isinstance(result, int) else Exit.OK)

@@ -1,0 +1,1 @@
+"""Executable twin of spec/Sched.tla: one function per operator, the same names."""
