@@ -41,6 +41,8 @@ class _Lazy(click.Group):
         try:
             return importlib.import_module(f"stallproof.cli.{name}").command
         except ModuleNotFoundError as exc:
+            if exc.name == f"stallproof.cli.{name}":
+                raise StallproofError(f"'{name}' is not part of this build") from exc
             if exc.name and exc.name.startswith("stallproof"):
                 raise
             raise StallproofError(

@@ -60,35 +60,35 @@ class _Event(Struct, array_like=True, frozen=True):
     pass
 
 
-class Alloc(_Event, tag="alloc"):
+class Alloc(_Event, tag="alloc", frozen=True):
     """Fresh blocks from the pool, content invalid, handed to ``r``."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Share(_Event, tag="share"):
+class Share(_Event, tag="share", frozen=True):
     """Prefix hit: ``r`` becomes one more holder of blocks whose content stays valid."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Free(_Event, tag="free"):
+class Free(_Event, tag="free", frozen=True):
     """``r`` stops holding ``blocks``; a block that nobody holds any more is back in the pool."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Prune(_Event, tag="prune"):
+class Prune(_Event, tag="prune", frozen=True):
     """Like :class:`Free`, because the blocks fell out of a sliding window."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Fence(_Event, tag="fence"):
+class Fence(_Event, tag="fence", frozen=True):
     """``r`` stops holding ``blocks``, which stay out of the pool until ``step`` is processed (DeferFrees)."""
 
     r: Rid
@@ -96,25 +96,25 @@ class Fence(_Event, tag="fence"):
     step: int
 
 
-class Drain(_Event, tag="drain"):
+class Drain(_Event, tag="drain", frozen=True):
     """Fenced blocks come back to the pool."""
 
     blocks: list[Block]
 
 
-class Pin(_Event, tag="pin"):
+class Pin(_Event, tag="pin", frozen=True):
     """A connector (store, send, copy-on-write) takes a reference of its own."""
 
     who: str
     blocks: list[Block]
 
 
-class Unpin(_Event, tag="unpin"):
+class Unpin(_Event, tag="unpin", frozen=True):
     who: str
     blocks: list[Block]
 
 
-class Load(_Event, tag="load"):
+class Load(_Event, tag="load", frozen=True):
     """An external load of ``r``, generation ``gen``, is admitted; it will write ``blocks``.
 
     ``mode``: ``async`` (parks the request) or ``sync`` (same step).
@@ -126,27 +126,27 @@ class Load(_Event, tag="load"):
     mode: Literal["async", "sync"]
 
 
-class Start(_Event, tag="start"):
+class Start(_Event, tag="start", frozen=True):
     """The connector is told: from now on generation ``gen`` of ``r`` may write its blocks."""
 
     r: Rid
     gen: int
 
 
-class Recv(_Event, tag="recv"):
+class Recv(_Event, tag="recv", frozen=True):
     """The engine accepts the completion of a load."""
 
     r: Rid
     gen: int
 
 
-class LoadFailed(_Event, tag="load_failed"):
+class LoadFailed(_Event, tag="load_failed", frozen=True):
     r: Rid
     gen: int
     blocks: list[Block]
 
 
-class Store(_Event, tag="store"):
+class Store(_Event, tag="store", frozen=True):
     """An unordered reader (store, send) named ``job`` starts to read ``blocks``."""
 
     job: str
@@ -154,13 +154,13 @@ class Store(_Event, tag="store"):
     blocks: list[Block]
 
 
-class Stored(_Event, tag="stored"):
+class Stored(_Event, tag="stored", frozen=True):
     """Reader ``job`` has completed, or was flushed ahead of a reuse."""
 
     job: str
 
 
-class Ignored(_Event, tag="ignored"):
+class Ignored(_Event, tag="ignored", frozen=True):
     """A completion report that the completion protocol discarded: unknown, late or duplicate."""
 
     r: Rid
@@ -168,19 +168,19 @@ class Ignored(_Event, tag="ignored"):
     why: str
 
 
-class Admit(_Event, tag="admit"):
+class Admit(_Event, tag="admit", frozen=True):
     """``r`` enters RUNNING."""
 
     r: Rid
 
 
-class Promote(_Event, tag="promote"):
+class Promote(_Event, tag="promote", frozen=True):
     """A received load is recognised: ``r`` may now be admitted."""
 
     r: Rid
 
 
-class Refuse(_Event, tag="refuse"):
+class Refuse(_Event, tag="refuse", frozen=True):
     """``r`` asked for blocks and is not given them in this call. ``need``: blocks missing or -1."""
 
     r: Rid
@@ -188,33 +188,33 @@ class Refuse(_Event, tag="refuse"):
     why: str
 
 
-class NotYet(_Event, tag="not_yet"):
+class NotYet(_Event, tag="not_yet", frozen=True):
     """The connector answered "not yet": ``r`` is skipped, which closes nothing."""
 
     r: Rid
 
 
-class Wait(_Event, tag="wait"):
+class Wait(_Event, tag="wait", frozen=True):
     """Patience: refused running request ``r`` waits for steps in flight instead of preempting."""
 
     r: Rid
 
 
-class Preempt(_Event, tag="preempt"):
+class Preempt(_Event, tag="preempt", frozen=True):
     """Running ``r`` loses its blocks for ``target``."""
 
     r: Rid
     target: Rid
 
 
-class Evict(_Event, tag="evict"):
+class Evict(_Event, tag="evict", frozen=True):
     """Lateral eviction: holder ``r``, not running, gives its blocks up for ``target``."""
 
     r: Rid
     target: Rid
 
 
-class Quarantine(_Event, tag="quarantine"):
+class Quarantine(_Event, tag="quarantine", frozen=True):
     """Blocks of a load past its deadline leave the pool until a report names the load."""
 
     r: Rid
@@ -222,20 +222,20 @@ class Quarantine(_Event, tag="quarantine"):
     blocks: list[Block]
 
 
-class Unquarantine(_Event, tag="unquarantine"):
+class Unquarantine(_Event, tag="unquarantine", frozen=True):
     r: Rid
     gen: int
     blocks: list[Block]
 
 
-class Expire(_Event, tag="expire"):
+class Expire(_Event, tag="expire", frozen=True):
     """An external wait of ``r`` passed its deadline. ``what``: ``load`` or ``deferral``."""
 
     r: Rid
     what: Literal["load", "deferral"]
 
 
-class Add(_Event, tag="add"):
+class Add(_Event, tag="add", frozen=True):
     """A request arrives. ``prompt`` and ``max_tokens`` are counts of tokens."""
 
     r: Rid
@@ -245,12 +245,12 @@ class Add(_Event, tag="add"):
     max_tokens: int
 
 
-class Finish(_Event, tag="finish"):
+class Finish(_Event, tag="finish", frozen=True):
     r: Rid
     reason: str
 
 
-class Reset(_Event, tag="reset"):
+class Reset(_Event, tag="reset", frozen=True):
     """The prefix cache was reset: cached contents are invalid, holders are unchanged."""
 
     ok: bool
