@@ -14,6 +14,13 @@ is freed and handed out again within one call needs no guessing. A plain decode 
 
 Neither prompts nor token values are ever recorded.
 
+Block ids are 1 to ``Config.pool``; the null block is never recorded. The ledger keeps a count of references
+per block: one for each request that holds it, each deferred entry that keeps it out of the pool (``fence``
+to ``drain``), each pin and each quarantine. A block is in the pool iff that count is zero, so neither the
+order of the pool nor cached contents matter, and a prefix hit on a free, a held or a fenced block is the
+same event, ``share``. The *fence* of a block is folded at release: the newest step that scheduled the
+releasing request, or the step being built for a block handed out and taken back within one call.
+
 Vocabulary (the same in ``spec/``, ``model/``, ``proofs/`` and the command line):
 
 * *scheduling order*: ``(prio, arr)``, smaller first.
@@ -56,111 +63,137 @@ def F(text: str, *, spec: str = "", engine: str = "", compared: str = "") -> Met
 # ---------------------------------------------------------------- events
 
 
-class _Event(Struct, array_like=True, frozen=True):
+class _Event(Struct, array_like=True, frozen=True, gc=False):
     pass
 
 
-class Alloc(_Event, tag="alloc", frozen=True):
+class Alloc(_Event, tag="alloc", frozen=True, gc=False):
     """Fresh blocks from the pool, content invalid, handed to ``r``."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Share(_Event, tag="share", frozen=True):
+class Share(_Event, tag="share", frozen=True, gc=False):
     """Prefix hit: ``r`` becomes one more holder of blocks whose content stays valid."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Free(_Event, tag="free", frozen=True):
+class Free(_Event, tag="free", frozen=True, gc=False):
     """``r`` stops holding ``blocks``; a block that nobody holds any more is back in the pool."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Prune(_Event, tag="prune", frozen=True):
+class Prune(_Event, tag="prune", frozen=True, gc=False):
     """Like :class:`Free`, because the blocks fell out of a sliding window."""
 
     r: Rid
     blocks: list[Block]
 
 
-class Fence(_Event, tag="fence", frozen=True):
-    """``r`` stops holding ``blocks``, which stay out of the pool until ``step`` is processed (DeferFrees)."""
+class Fence(_Event, tag="fence", frozen=True, gc=False):
+    """``r`` stops holding ``blocks``; a deferred entry keeps its references until ``step`` is processed.
+
+    DeferFrees. The blocks stay out of the pool; a prefix hit may still share them meanwhile.
+    """
 
     r: Rid
     blocks: list[Block]
     step: int
 
 
-class Drain(_Event, tag="drain", frozen=True):
-    """Fenced blocks come back to the pool."""
+class Drain(_Event, tag="drain", frozen=True, gc=False):
+    """One deferred entry per named block is released; a block nobody else holds is back in the pool."""
 
     blocks: list[Block]
 
 
-class Pin(_Event, tag="pin", frozen=True):
-    """A connector (store, send, copy-on-write) takes a reference of its own."""
+class Pin(_Event, tag="pin", frozen=True, gc=False):
+    """Something that is no request (a connector's store, copy-on-write) takes a reference of its own."""
 
     who: str
     blocks: list[Block]
 
 
-class Unpin(_Event, tag="unpin", frozen=True):
+class Unpin(_Event, tag="unpin", frozen=True, gc=False):
     who: str
     blocks: list[Block]
 
 
-class Load(_Event, tag="load", frozen=True):
-    """An external load of ``r``, generation ``gen``, is admitted; it will write ``blocks``.
+class Touch(_Event, tag="touch", frozen=True, gc=False):
+    """Work of the step being built, ordered on the device stream, that no holder's tokens imply.
 
-    ``mode``: ``async`` (parks the request) or ``sync`` (same step).
+    Copy-on-write copies, zeroing of blocks given back in the same call, poison and stamp kernels. ``who``
+    names the writer or reader. The step becomes the blocks' fence.
+    """
+
+    who: str
+    blocks: list[Block]
+
+
+class Load(_Event, tag="load", frozen=True, gc=False):
+    """An external load of ``r`` is admitted; it will write ``blocks``, handed to ``r`` before.
+
+    ``gen`` counts the loads of ``r`` from 1. ``mode``: ``async`` parks the request until ``recv``; ``sync``
+    runs in the step of this call and has ended once that step is processed. ``tokens``: tokens it brings.
     """
 
     r: Rid
     gen: int
     blocks: list[Block]
     mode: Literal["async", "sync"]
+    tokens: int = -1
 
 
-class Start(_Event, tag="start", frozen=True):
-    """The connector is told: from now on generation ``gen`` of ``r`` may write its blocks."""
+class Start(_Event, tag="start", frozen=True, gc=False):
+    """The connector is told: from now on generation ``gen`` of ``r`` may write its blocks.
+
+    On a stock engine it follows ``load`` at once. A load whose blocks are released before its start is
+    cancelled thereby.
+    """
 
     r: Rid
     gen: int
 
 
-class Recv(_Event, tag="recv", frozen=True):
+class Recv(_Event, tag="recv", frozen=True, gc=False):
     """The engine accepts the completion of a load."""
 
     r: Rid
     gen: int
 
 
-class LoadFailed(_Event, tag="load_failed", frozen=True):
+class LoadFailed(_Event, tag="load_failed", frozen=True, gc=False):
+    """The load has ended without filling ``blocks``."""
+
     r: Rid
     gen: int
     blocks: list[Block]
 
 
-class Store(_Event, tag="store", frozen=True):
-    """An unordered reader (store, send) named ``job`` starts to read ``blocks``."""
+class Store(_Event, tag="store", frozen=True, gc=False):
+    """An unordered reader (store, send) named ``job`` may read ``blocks`` from now on.
+
+    A finished request may hold its blocks only while one of its stores or loads is unfinished.
+    """
 
     job: str
     r: Rid
     blocks: list[Block]
 
 
-class Stored(_Event, tag="stored", frozen=True):
-    """Reader ``job`` has completed, or was flushed ahead of a reuse."""
+class Stored(_Event, tag="stored", frozen=True, gc=False):
+    """Reader ``job`` has completed, or (``flush``) is completed by the worker ahead of this step's work."""
 
     job: str
+    how: Literal["done", "flush", "failed"] = "done"
 
 
-class Ignored(_Event, tag="ignored", frozen=True):
+class Ignored(_Event, tag="ignored", frozen=True, gc=False):
     """A completion report that the completion protocol discarded: unknown, late or duplicate."""
 
     r: Rid
@@ -168,75 +201,86 @@ class Ignored(_Event, tag="ignored", frozen=True):
     why: str
 
 
-class Admit(_Event, tag="admit", frozen=True):
-    """``r`` enters RUNNING."""
+class Admit(_Event, tag="admit", frozen=True, gc=False):
+    """``r`` enters RUNNING with ``comp`` tokens computed already (hits and loads); -1: not recorded."""
 
     r: Rid
+    comp: int = -1
 
 
-class Promote(_Event, tag="promote", frozen=True):
+class Promote(_Event, tag="promote", frozen=True, gc=False):
     """A received load is recognised: ``r`` may now be admitted."""
 
     r: Rid
 
 
-class Refuse(_Event, tag="refuse", frozen=True):
-    """``r`` asked for blocks and is not given them in this call. ``need``: blocks missing or -1."""
+class Refuse(_Event, tag="refuse", frozen=True, gc=False):
+    """``r`` asked for blocks and did not get them. ``need``: new blocks it asked for, -1 unknown.
+
+    ``why``: ``blocks`` (too few), ``reserved``, ``fit`` (whole sequence), ``fence``, ``closed`` (behind a
+    refusal), ``budget``, ``slots``, or a word of the engine's own.
+    """
 
     r: Rid
     need: int
     why: str
 
 
-class NotYet(_Event, tag="not_yet", frozen=True):
+class NotYet(_Event, tag="not_yet", frozen=True, gc=False):
     """The connector answered "not yet": ``r`` is skipped, which closes nothing."""
 
     r: Rid
 
 
-class Wait(_Event, tag="wait", frozen=True):
+class Wait(_Event, tag="wait", frozen=True, gc=False):
     """Patience: refused running request ``r`` waits for steps in flight instead of preempting."""
 
     r: Rid
 
 
-class Preempt(_Event, tag="preempt", frozen=True):
-    """Running ``r`` loses its blocks for ``target``."""
+class Preempt(_Event, tag="preempt", frozen=True, gc=False):
+    """Running ``r`` leaves RUNNING and gives its blocks up, in the releases that follow, for ``target``.
+
+    ``target`` is empty where it is preempted for nobody (reset, pause).
+    """
 
     r: Rid
     target: Rid
 
 
-class Evict(_Event, tag="evict", frozen=True):
-    """Lateral eviction: holder ``r``, not running, gives its blocks up for ``target``."""
+class Evict(_Event, tag="evict", frozen=True, gc=False):
+    """Lateral eviction: holder ``r``, not running, gives its blocks up, in what follows, for ``target``."""
 
     r: Rid
     target: Rid
 
 
-class Quarantine(_Event, tag="quarantine", frozen=True):
-    """Blocks of a load past its deadline leave the pool until a report names the load."""
+class Quarantine(_Event, tag="quarantine", frozen=True, gc=False):
+    """``r`` stops holding ``blocks`` of a load past its deadline; they stay out of the pool.
+
+    Until a report or a connector reset names generation ``gen``.
+    """
 
     r: Rid
     gen: int
     blocks: list[Block]
 
 
-class Unquarantine(_Event, tag="unquarantine", frozen=True):
+class Unquarantine(_Event, tag="unquarantine", frozen=True, gc=False):
     r: Rid
     gen: int
     blocks: list[Block]
 
 
-class Expire(_Event, tag="expire", frozen=True):
+class Expire(_Event, tag="expire", frozen=True, gc=False):
     """An external wait of ``r`` passed its deadline. ``what``: ``load`` or ``deferral``."""
 
     r: Rid
     what: Literal["load", "deferral"]
 
 
-class Add(_Event, tag="add", frozen=True):
-    """A request arrives. ``prompt`` and ``max_tokens`` are counts of tokens."""
+class Add(_Event, tag="add", frozen=True, gc=False):
+    """A request arrives. ``prompt`` and ``max_tokens`` are counts of tokens; ``(prio, arr)`` is its place."""
 
     r: Rid
     prio: int
@@ -245,21 +289,62 @@ class Add(_Event, tag="add", frozen=True):
     max_tokens: int
 
 
-class Finish(_Event, tag="finish", frozen=True):
+class Finish(_Event, tag="finish", frozen=True, gc=False):
+    """``r`` has ended: ``stop``, ``length``, ``abort``, ``error``, ``infeasible`` or the engine's own word.
+
+    Its blocks are released by events of their own. ``out``: output tokens it got in all, -1 unknown.
+    """
+
     r: Rid
     reason: str
+    out: int = -1
 
 
-class Reset(_Event, tag="reset", frozen=True):
+class Rewind(_Event, tag="rewind", frozen=True, gc=False):
+    """Computed tokens of ``r`` are set back to ``comp`` (failed load, rejected drafts)."""
+
+    r: Rid
+    comp: int
+
+
+class Park(_Event, tag="park", frozen=True, gc=False):
+    """``r`` waits for something outside the scheduler, until ``unpark``.
+
+    ``session``: next turn of a streaming session; ``grammar``: structured output is being compiled.
+    """
+
+    r: Rid
+    what: Literal["session", "grammar", "other"]
+
+
+class Unpark(_Event, tag="unpark", frozen=True, gc=False):
+    r: Rid
+
+
+class Turn(_Event, tag="turn", frozen=True, gc=False):
+    """A streaming session goes on: ``prompt`` and ``max_tokens`` now count the whole sequence."""
+
+    r: Rid
+    prompt: int
+    max_tokens: int
+
+
+class Pause(_Event, tag="pause", frozen=True, gc=False):
+    """Pause state of the engine: ``none``, ``new`` (no admissions) or ``all`` (nothing is scheduled)."""
+
+    state: Literal["none", "new", "all"]
+
+
+class Reset(_Event, tag="reset", frozen=True, gc=False):
     """The prefix cache was reset: cached contents are invalid, holders are unchanged."""
 
     ok: bool
 
 
 Event = Union[  # noqa: UP007 - msgspec wants one alias for all tagged structs
-    Alloc, Share, Free, Prune, Fence, Drain, Pin, Unpin, Load, Start, Recv, LoadFailed, Store, Stored,
+    Alloc, Share, Free, Prune, Fence, Drain, Pin, Unpin, Touch, Load, Start, Recv, LoadFailed, Store, Stored,
     Ignored, Admit, Promote, Refuse, NotYet, Wait, Preempt, Evict, Quarantine, Unquarantine, Expire, Add,
-    Finish, Reset,
+    Finish, Reset, Rewind, Park, Unpark, Turn, Pause,
 ]  # fmt: skip
 
 
@@ -293,6 +378,8 @@ class Config(Struct, omit_defaults=True):
     patience: Annotated[int, F("processed steps a refused running request waits", spec="P")] = 0
     full_fit: Annotated[bool, F("admission needs room for the whole sequence", spec="FullFit")] = True
     lookahead: Annotated[int, F("look-ahead slots per request", spec="Lookahead")] = 0
+    groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
+    deadline: Annotated[float, F("seconds an external wait may last, 0: no deadline")] = 0.0
 
 
 class Clock(Struct):
@@ -316,20 +403,68 @@ class ReqState(Struct, omit_defaults=True):
     blocks: Annotated[list[Block], F("blocks held, in order", spec="own")] = []
     gen: Annotated[int, F("generation of its latest load")] = 0
     last: Annotated[int, F("newest step that schedules it", engine="Request.last_sched_seq")] = 0
+    out: Annotated[int, F("output tokens so far", engine="Request.num_output_tokens")] = 0
+    awaits: Annotated[str, F("what it is parked for: session, grammar, other; empty: nothing")] = ""
+
+
+class LoadState(Struct, omit_defaults=True):
+    """A load that has not ended, inside a snapshot."""
+
+    r: Annotated[Rid, F("request id")]
+    gen: Annotated[int, F("generation", spec="gen")]
+    blocks: Annotated[list[Block], F("blocks it will write or is writing", spec="writes")]
+    mode: Annotated[Literal["async", "sync"], F("see the load event")] = "async"
+    step: Annotated[int, F("step of the call that admitted it")] = 0
+    started: Annotated[bool, F("the connector has been told")] = False
+
+
+class Deferred(Struct, array_like=True):
+    """A deferred entry inside a snapshot: ``blocks`` wait for ``step`` (DeferFrees)."""
+
+    step: int
+    blocks: list[Block]
+
+
+class Held(Struct, array_like=True):
+    """Blocks of quarantined generation ``gen`` of ``r`` inside a snapshot."""
+
+    r: Rid
+    gen: int
+    blocks: list[Block]
+
+
+class Job(Struct, array_like=True):
+    """An unfinished unordered reader inside a snapshot."""
+
+    job: str
+    r: Rid
+    blocks: list[Block]
+
+
+class InFlight(Struct, array_like=True):
+    """A dispatched, unprocessed step inside a snapshot, with its tokens per request."""
+
+    step: int
+    tok: dict[Rid, int]
 
 
 class Snapshot(Struct, omit_defaults=True):
     """The whole state at the head of a part, so that the part can be checked alone."""
 
-    call: Annotated[int, F("scheduling calls so far")] = 0
-    processed: Annotated[int, F("newest processed step")] = 0
-    requests: Annotated[list[ReqState], F("live requests")] = []
+    step: Annotated[int, F("newest dispatched step", spec="disp")] = 0
+    processed: Annotated[int, F("newest processed step", spec="proc")] = 0
+    done: Annotated[int, F("device-done high-water mark, -1: unknown")] = -1
+    free: Annotated[int, F("blocks in the pool", spec="free", compared="Conservation")] = 0
+    requests: Annotated[list[ReqState], F("live requests, and finished ones that still hold blocks")] = []
+    run: Annotated[list[Rid], F("running list", spec="run")] = []
+    in_flight: Annotated[list[InFlight], F("dispatched, unprocessed steps", spec="infl")] = []
     fences: Annotated[dict[int, int], F("block -> newest step that may touch it, unprocessed only")] = {}
-    fenced: Annotated[dict[int, int], F("block -> step it waits for, out of the pool (DeferFrees)")] = {}
-    quarantined: Annotated[list[Block], F("blocks out of the pool until a late report")] = []
-    pins: Annotated[dict[str, list[Block]], F("connector name -> blocks it pins")] = {}
-    started: Annotated[dict[str, int], F("request -> generation of a load that may be writing")] = {}
-    free: Annotated[int, F("blocks in the pool", spec="free")] = 0
+    deferred: Annotated[list[Deferred], F("deferred entries, oldest first", spec="defd")] = []
+    loads: Annotated[list[LoadState], F("loads that have not ended")] = []
+    stores: Annotated[list[Job], F("unordered readers that have not ended")] = []
+    pins: Annotated[dict[str, list[Block]], F("who -> blocks it pins")] = {}
+    quarantined: Annotated[list[Held], F("blocks out of the pool until a late report")] = []
+    pause: Annotated[Literal["none", "new", "all"], F("pause state of the engine")] = "none"
 
 
 class Header(Struct, tag_field="t", tag="header", omit_defaults=True, kw_only=True):
@@ -342,6 +477,7 @@ class Header(Struct, tag_field="t", tag="header", omit_defaults=True, kw_only=Tr
     config: Config
     clock: Clock
     part: Annotated[int, F("index of this part in the ring, from 0")] = 0
+    lost: Annotated[int, F("records lost just before this part, which restarts from its snapshot")] = 0
     rules: Annotated[list[str], F("our rules in force; empty for a stock scheduler")] = []
     state: Annotated[Snapshot, F("full state at the head of this part")] = msgspec.field(
         default_factory=Snapshot
@@ -351,42 +487,64 @@ class Header(Struct, tag_field="t", tag="header", omit_defaults=True, kw_only=Tr
 class Sched(Struct, tag_field="t", tag="sched", omit_defaults=True, kw_only=True):
     """One scheduling call."""
 
+    n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     step: Annotated[int, F("number of the step this call dispatches", spec="Schedule", compared="StepOrder")]
     ts: Annotated[float, F("monotonic seconds")] = 0.0
     tok: Annotated[
         dict[Rid, int],
-        F("tokens scheduled per request", engine="SchedulerOutput.num_scheduled_tokens", compared="Touch"),
+        F("tokens scheduled per request", engine="SchedulerOutput.num_scheduled_tokens", compared="Tokens"),
     ] = {}
-    ev: list[Event] = []
+    total: Annotated[
+        int,
+        F(
+            "tokens of the step in all, -1: not recorded",
+            engine="SchedulerOutput.total_num_scheduled_tokens",
+            compared="Tokens",
+        ),
+    ] = -1
+    done: Annotated[int, F("device-done high-water mark when the call began, -1: unknown")] = -1
+    ev: Annotated[list[Event], F("what happened, in order")] = []
     free: Annotated[int, F("blocks in the pool after the call", spec="free", compared="Conservation")] = -1
     run: Annotated[
         list[Rid] | None,
-        F("running list after the call, where it changed", spec="run", compared="RunningOrder"),
+        F("running list after the call, where it changed", spec="run", compared="Queues"),
     ] = None
+    refs: Annotated[
+        dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
+    ] = {}
 
 
 class Update(Struct, tag_field="t", tag="update", omit_defaults=True, kw_only=True):
     """One output-processing call."""
 
+    n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     step: Annotated[int, F("the step that is processed", spec="Process", compared="StepOrder")]
     ts: Annotated[float, F("monotonic seconds")] = 0.0
     out: Annotated[dict[Rid, int], F("new tokens per request, counts only", spec="out")] = {}
     done: Annotated[int, F("device-done high-water mark, -1: unknown")] = -1
-    ev: list[Event] = []
+    ev: Annotated[list[Event], F("what happened, in order")] = []
     free: Annotated[int, F("blocks in the pool after the call", spec="free", compared="Conservation")] = -1
+    refs: Annotated[
+        dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
+    ] = {}
 
 
 class Outside(Struct, tag_field="t", tag="outside", omit_defaults=True, kw_only=True):
     """Something that happened between calls."""
 
+    n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     ts: Annotated[float, F("monotonic seconds")] = 0.0
-    ev: list[Event] = []
+    ev: Annotated[list[Event], F("what happened, in order")] = []
     free: Annotated[int, F("blocks in the pool afterwards", spec="free", compared="Conservation")] = -1
+    refs: Annotated[
+        dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
+    ] = {}
 
 
 class Note(Struct, tag_field="t", tag="note", omit_defaults=True, kw_only=True):
     """A message for people: a guard fault, a fall-back, recorder drops."""
 
+    n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     ts: float = 0.0
     kind: str = ""
     text: str = ""
@@ -396,11 +554,12 @@ class Note(Struct, tag_field="t", tag="note", omit_defaults=True, kw_only=True):
 class End(Struct, tag_field="t", tag="end", omit_defaults=True, kw_only=True):
     """Last record of an orderly recording. ``next`` names the next part, if the recording goes on there."""
 
+    n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     ts: float = 0.0
-    calls: int = 0
-    finished: int = 0
+    calls: Annotated[int, F("scheduling calls in this part")] = 0
+    finished: Annotated[int, F("requests finished in this part", compared="End")] = 0
     fired: Annotated[dict[str, int], F("how often each rule fired")] = {}
-    next: str = ""
+    next: Annotated[str, F("name of the next part; empty: the recording ends here")] = ""
 
 
 Record = Union[Header, Sched, Update, Outside, Note, End]  # noqa: UP007
