@@ -19,7 +19,8 @@ per block: one for each request that holds it, each deferred entry that keeps it
 to ``drain``), each pin and each quarantine. A block is in the pool iff that count is zero, so neither the
 order of the pool nor cached contents matter, and a prefix hit on a free, a held or a fenced block is the
 same event, ``share``. The *fence* of a block is folded at release: the newest step that scheduled the
-releasing request, or the step being built for a block handed out and taken back within one call.
+releasing request while it held the block, and every step named by a ``touch`` event (a block zeroed by the
+step being built although it was taken back in the same call needs such an event).
 
 Vocabulary (the same in ``spec/``, ``model/``, ``proofs/`` and the command line):
 
