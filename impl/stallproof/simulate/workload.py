@@ -1,0 +1,223 @@
+"""Workloads: who asks for what, when. Read in place, never copied into the project.
+
+Formats: Mooncake (JSON lines with block hashes, FAST'25), Azure LLM inference 2023 (CSV, Splitwise, ISCA'24),
+ServeGen (per-client statistics, arXiv 2505.09999), our own traces, and a small generator for tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from stallproof.errors import BadInput
+
+#: Tokens covered by one entry of Mooncake's ``hash_ids``.
+MOONCAKE_BLOCK = 512
+#: ServeGen: seconds of one arrival window, and of one window of token-count statistics.
+SERVEGEN_WINDOW, SERVEGEN_LENGTHS = 600, 21600
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request of a workload.
+
+    ``at``: arrival in seconds from the start; ``prompt``, ``output``: tokens; ``chain``: one integer per
+    ``MOONCAKE_BLOCK`` prompt tokens, equal integers meaning equal prefixes (empty: nothing is shared).
+    """
+
+    rid: str
+    at: float
+    prompt: int
+    output: int
+    prio: int = 0
+    chain: tuple[int, ...] = ()
+
+    def block_hash(self, index: int, block_size: int) -> bytes:
+        """Content hash of block ``index`` (tokens ``[index * block_size, (index + 1) * block_size)``).
+
+        Works for every block size: a block is named by the shared prefix that its last token lies in and by
+        its end. Blocks that reach past the shared prompt are private to the request.
+        """
+        end = (index + 1) * block_size
+        if end <= self.prompt and (end - 1) // MOONCAKE_BLOCK < len(self.chain):
+            name = f"{self.chain[(end - 1) // MOONCAKE_BLOCK]}:{end}"
+        else:
+            name = f"{self.rid}/{end}"
+        return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+class _MooncakeRow(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+
+
+def mooncake(path: Path) -> Iterator[Job]:
+    """Read a Mooncake trace. Raises :class:`BadInput` with the line of the first bad row."""
+    decode = msgspec.json.Decoder(_MooncakeRow).decode
+    with path.open("rb") as rows:
+        for n, row in enumerate(rows, 1):
+            if not row.strip():
+                continue
+            try:
+                r = decode(row)
+            except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+                raise BadInput(
+                    f"not a Mooncake row ({exc})", path=path, line=n,
+                    remedy="each line needs timestamp, input_length, output_length, hash_ids",
+                ) from exc  # fmt: skip
+            if r.input_length < 1 or len(r.hash_ids) != -(-r.input_length // MOONCAKE_BLOCK):
+                raise BadInput(
+                    f"{len(r.hash_ids)} hash_ids for {r.input_length} prompt tokens", path=path, line=n,
+                    remedy=f"one hash per {MOONCAKE_BLOCK} tokens is expected",
+                )  # fmt: skip
+            yield Job(
+                f"m{n}", r.timestamp / 1000, r.input_length, max(1, r.output_length), 0, tuple(r.hash_ids)
+            )
+
+
+def azure(path: Path) -> Iterator[Job]:
+    """Read an Azure LLM inference trace (2023). No prefix information."""
+    with path.open(newline="") as handle:
+        start: datetime | None = None
+        for n, row in enumerate(csv.DictReader(handle), 2):
+            try:
+                # 100 ns digits: Python parses microseconds.
+                stamp = datetime.fromisoformat(row["TIMESTAMP"][:26])
+                prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            except (KeyError, TypeError, ValueError) as exc:
+                raise BadInput(
+                    f"not an Azure row ({exc})", path=path, line=n,
+                    remedy="columns TIMESTAMP, ContextTokens, GeneratedTokens are expected",
+                ) from exc  # fmt: skip
+            start = start or stamp
+            yield Job(f"a{n - 1}", (stamp - start).total_seconds(), max(1, prompt), max(1, output))
+
+
+def servegen(folder: Path, *, seed: int = 0, start: float = 0.0, length: float = 3600.0) -> Iterator[Job]:
+    """Draw the requests of ``[start, start + length)`` seconds from ServeGen's per-client statistics.
+
+    Renewal arrivals within each window, token counts from the window's pmf. The draw of a window depends on
+    nothing but seed, client and window, so slices of the same seed agree where they overlap.
+    """
+    clients = sorted(folder.glob("chunk-*-trace.csv"))
+    if not clients:
+        raise BadInput("no chunk-*-trace.csv", path=folder, remedy="give a ServeGen model folder")
+    jobs: list[Job] = []
+    for client in clients:
+        data = json.loads(client.with_name(client.name.replace("-trace.csv", "-dataset.json")).read_text())
+        jobs += _servegen_client(client, data, seed, start, start + length)
+    jobs.sort(key=lambda j: (j.at, j.rid))
+    return iter(jobs)
+
+
+def _servegen_client(path: Path, data: dict, seed: int, start: float, end: float) -> Iterator[Job]:
+    prefix = path.name.removesuffix("-trace.csv")
+    with path.open(newline="") as handle:
+        rows = [r for r in csv.reader(handle) if r]
+    for n, row in enumerate(rows, 1):
+        try:
+            begin, rate, kind = float(row[0]), float(row[1]), row[3]
+            if rate <= 0 or begin + SERVEGEN_WINDOW <= start or begin >= end:
+                continue
+            shape, scale = float(row[4]), float(row[5])
+        except (IndexError, ValueError) as exc:
+            raise BadInput(f"not a ServeGen window ({exc})", path=path, line=n) from exc
+        lengths = data.get(str(int(begin // SERVEGEN_LENGTHS * SERVEGEN_LENGTHS)), {})
+        pin, pout = (
+            _pmf(lengths.get("input_tokens", "{}"), path),
+            _pmf(lengths.get("output_tokens", "{}"), path),
+        )
+        if not pin[0] or not pout[0]:
+            continue
+        rng = random.Random(f"{seed}:{path.name}:{n}")
+        t, count = 0.0, 0
+        while True:
+            t += rng.gammavariate(shape, scale) if kind == "Gamma" else rng.weibullvariate(scale, shape)
+            if t >= SERVEGEN_WINDOW:
+                break
+            count += 1
+            prompt, output = rng.choices(*pin)[0], rng.choices(*pout)[0]
+            if start <= begin + t < end:
+                yield Job(f"{prefix}-{n}-{count}", begin + t, max(1, prompt), max(1, output))
+
+
+@lru_cache(maxsize=256)
+def _pmf(text: str, path: Path) -> tuple[list[int], list[float]]:
+    try:
+        pmf = ast.literal_eval(text)  # a dict literal; literal_eval runs nothing
+        return [int(k) for k in pmf], [float(v) for v in pmf.values()]
+    except (ValueError, SyntaxError, AttributeError) as exc:
+        raise BadInput("not a pmf of token counts", path=path) from exc
+
+
+def synthetic(
+    count: int, *, seed: int = 0, rate: float = 2.0, prompt: tuple[int, int] = (16, 512),
+    output: tuple[int, int] = (1, 128), share: float = 0.5,
+) -> Iterator[Job]:  # fmt: skip
+    """A small Poisson workload for tests; a fraction ``share`` continues an earlier prompt."""
+    rng = random.Random(seed)
+    at, chains, fresh = 0.0, [], 0
+    for n in range(count):
+        at += rng.expovariate(rate)
+        length = rng.randint(*prompt)
+        chain = list(rng.choice(chains)) if chains and rng.random() < share else []
+        need = -(-length // MOONCAKE_BLOCK)
+        while len(chain) < need:
+            fresh += 1
+            chain.append(fresh)
+        chain = chain[:need]
+        chains.append(chain)
+        yield Job(f"s{n}", at, length, rng.randint(*output), rng.choice((0, 0, 1)), tuple(chain))
+
+
+def detect(path: Path) -> str:
+    """Format of a workload by its looks: ``mooncake``, ``azure``, ``servegen`` or ``trace``."""
+    if path.is_dir():
+        return "servegen"
+    try:
+        with path.open("rb") as handle:
+            head = handle.read(4096)
+    except OSError as exc:
+        raise BadInput(f"cannot read ({exc.strerror})", path=path) from exc
+    if head.startswith(b"TIMESTAMP"):
+        return "azure"
+    if b'"hash_ids"' in head:
+        return "mooncake"
+    if b"stallproof-trace/" in head:
+        return "trace"
+    raise BadInput(
+        "unknown workload format", path=path,
+        remedy="give a Mooncake .jsonl, an Azure .csv, a ServeGen folder or a Stallproof trace",
+    )  # fmt: skip
+
+
+def select(
+    jobs: Iterable[Job], *, start: float = 0.0, length: float | None = None, speedup: float = 1.0,
+    limit: int | None = None, max_len: int | None = None,
+) -> list[Job]:  # fmt: skip
+    """Cut ``[start, start + length)`` seconds, shift to 0, compress arrivals by ``speedup``.
+
+    ``max_len`` drops requests whose prompt + output exceed it (the report counts them).
+    """
+    out: list[Job] = []
+    for job in jobs:
+        if job.at < start or (length is not None and job.at >= start + length):
+            continue
+        if max_len is not None and job.prompt + job.output > max_len:
+            continue
+        out.append(replace(job, at=(job.at - start) / speedup))
+        if limit is not None and len(out) >= limit:
+            break
+    return out

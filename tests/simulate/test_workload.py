@@ -1,0 +1,130 @@
+"""Workload readers: formats, block hashes at any block size, slices, bad rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallproof.errors import BadInput
+from stallproof.simulate.metrics import RunLog, percentile, ratios
+from stallproof.simulate.worker import Latency
+from stallproof.simulate.workload import (
+    MOONCAKE_BLOCK,
+    Job,
+    azure,
+    detect,
+    mooncake,
+    select,
+    servegen,
+    synthetic,
+)
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+ROW = {"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [3, 4]}
+
+
+def test_mooncake_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.jsonl", ROW)
+    assert detect(path) == "mooncake"
+    assert list(mooncake(path)) == [Job("m1", 1.5, 600, 7, 0, (3, 4))]
+
+
+@pytest.mark.parametrize(
+    "bad", ["{", {"timestamp": 1}, {**ROW, "hash_ids": [1]}, {**ROW, "input_length": "x"}]
+)
+def test_bad_mooncake_row_names_its_line(tmp_path: Path, bad: object) -> None:
+    with pytest.raises(BadInput, match=r"w\.jsonl:2: .*\n.*remedy"):
+        list(mooncake(write(tmp_path / "w.jsonl", ROW, bad)))
+
+
+def test_azure(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens",
+        "2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:04.9799600,31,0",
+    )  # fmt: skip
+    assert detect(path) == "azure"
+    first, second = azure(path)
+    assert (first.at, first.prompt, first.output) == (0.0, 4808, 10)
+    assert (second.at, second.output) == (1.0, 1)
+    with pytest.raises(BadInput, match=r"a\.csv:3"):
+        list(
+            azure(write(path, "TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:03,1,1", "x,1,1"))
+        )
+
+
+def test_servegen_slices_of_one_seed_agree(tmp_path: Path) -> None:
+    write(
+        tmp_path / "chunk-1-trace.csv", "0,0.5,1,Gamma,1.0,2.0", "600,0.5,1,Weibull,1.0,2.0", "1200,0,0,,0,0"
+    )
+    write(
+        tmp_path / "chunk-1-dataset.json",
+        {"0": {"input_tokens": "{5: 0.5, 9: 0.5}", "output_tokens": "{2: 1.0}"}},
+    )
+    whole = list(servegen(tmp_path, seed=4, length=1800))
+    assert (
+        whole
+        == list(servegen(tmp_path, seed=4, length=1800))
+        != list(servegen(tmp_path, seed=5, length=1800))
+    )
+    assert [j for j in whole if 300 <= j.at < 900] == list(servegen(tmp_path, seed=4, start=300, length=600))
+    assert {j.prompt for j in whole} == {5, 9}
+
+
+def test_unknown_format_and_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown workload"):
+        detect(write(tmp_path / "x", "hello"))
+    with pytest.raises(BadInput, match="cannot read"):
+        detect(tmp_path / "none")
+
+
+@given(st.integers(1, 1024), st.integers(0, 6), st.integers(1, 4000), st.integers(1, 4000))
+def test_equal_hash_means_equal_prefix(block: int, shared: int, a: int, b: int) -> None:
+    """Blocks of two prompts are equal exactly where the whole prefix up to their end is shared."""
+
+    def job(rid: str, length: int, salt: int) -> Job:
+        n = -(-length // MOONCAKE_BLOCK)
+        return Job(
+            rid, 0, length, 1, 0, tuple(range(min(shared, n))) + tuple(salt + i for i in range(n - shared))
+        )
+
+    x, y = job("x", a, 100), job("y", b, 200)
+    for i in range(max(a, b) // block + 2):
+        common = min(shared * MOONCAKE_BLOCK, a, b)
+        assert (x.block_hash(i, block) == y.block_hash(i, block)) == ((i + 1) * block <= common)
+
+
+def test_select_cuts_shifts_and_compresses() -> None:
+    jobs = [Job(f"r{i}", float(i), 10, 1) for i in range(10)]
+    assert [j.at for j in select(jobs, start=2, length=4, speedup=2)] == [0.0, 0.5, 1.0, 1.5]
+    assert len(select(jobs, limit=3)) == 3
+    assert select(jobs, max_len=10) == []
+
+
+def test_same_seed_same_jobs() -> None:
+    assert list(synthetic(30, seed=1)) == list(synthetic(30, seed=1)) != list(synthetic(30, seed=2))
+
+
+def test_latency_is_parsed_and_checked() -> None:
+    lat = Latency.parse("base=0.01,per_decode_token=0.001")
+    assert lat.step(0, 2) == pytest.approx(0.012)
+    assert lat.step(0, 0) == 0.0
+    for bad in ("base=x", "speed=1", "base=-1", "base"):
+        with pytest.raises(BadInput, match="latency"):
+            Latency.parse(bad)
+
+
+def test_no_ratio_against_a_stalled_run() -> None:
+    log = RunLog("stock")
+    s = log.summary(slo_ttft=1, slo_itl=1)
+    assert ratios(s, s) is not None
+    assert ratios({**s, "stranded": 1}, s) is None
+    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.0
