@@ -1,0 +1,129 @@
+"""States, guarded actions and weakest preconditions on top of Z3.
+
+An action is a set of *named* guards and a set of functional updates, one per variable it changes; its
+choices (which request, which blocks) are parameters, i.e. free symbols. So the post-state is a term over
+the pre-state: a verification condition needs no frame axioms, and the same action runs on concrete states
+(:mod:`stallproof_proofs.evaluate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import z3
+
+#: Z3 carries no types; these names only say what is meant.
+Expr: TypeAlias = Any
+Bool: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class Var:
+    """A state variable: a function from ``dom`` to ``rng`` (a constant if ``dom`` is empty)."""
+
+    name: str
+    dom: tuple[z3.SortRef, ...]
+    rng: z3.SortRef
+
+
+class State:
+    """Variables by name. Each is callable with its indices: ``s.own(r, b)``, ``s.sched()``."""
+
+    def __init__(self, values: Mapping[str, Callable[..., Expr]]) -> None:
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def replace(self, updates: Mapping[str, Callable[..., Expr]]) -> State:
+        unknown = set(updates) - set(self._values)
+        if unknown:
+            raise KeyError(f"not variables of this state: {sorted(unknown)}")
+        return State({**self._values, **updates})
+
+
+class Vocabulary:
+    """The variables of one system and their symbolic pre-state."""
+
+    def __init__(self, *variables: Var) -> None:
+        self.vars = {v.name: v for v in variables}
+
+    def state(self, suffix: str = "") -> State:
+        out: dict[str, Callable[..., Expr]] = {}
+        for v in self.vars.values():
+            if v.dom:
+                out[v.name] = z3.Function(v.name + suffix, *v.dom, v.rng)
+            else:
+                const = z3.Const(v.name + suffix, v.rng)
+                out[v.name] = lambda c=const: c
+        return State(out)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One transition. ``guards`` and ``updates`` are over the pre-state handed to the builder."""
+
+    name: str
+    guards: Mapping[str, Bool]
+    updates: Mapping[str, Callable[..., Expr]]
+    params: tuple[Any, ...] = ()
+    source: str = ""  # operator of the specification or of the engine that it stands for
+
+    def enabled(self, drop: Iterable[str] = ()) -> list[Bool]:
+        gone = set(drop)
+        missing = gone - set(self.guards)
+        if missing:
+            raise KeyError(f"{self.name} has no guard {sorted(missing)}")
+        return [g for n, g in self.guards.items() if n not in gone]
+
+    def post(self, s: State, skip: Iterable[str] = ()) -> State:
+        """The state after the action; updates named in ``skip`` are left out."""
+        gone = set(skip)
+        missing = gone - set(self.updates)
+        if missing:
+            raise KeyError(f"{self.name} has no update {sorted(missing)}")
+        return s.replace({n: u for n, u in self.updates.items() if n not in gone})
+
+
+@dataclass(frozen=True)
+class System:
+    """A vocabulary, its initial states and its actions."""
+
+    name: str
+    vocabulary: Vocabulary
+    init: Callable[[State], list[Bool]]
+    actions: Callable[[State], list[Action]]
+    note: str = ""
+    hypotheses: Callable[[State], list[Bool]] = field(default=lambda s: [])
+
+
+def implies(*parts: Bool) -> Bool:
+    """``implies(a, b, c)`` is ``a and b => c``."""
+    return z3.Implies(z3.And(*parts[:-1]), parts[-1])
+
+
+def forall(*args: Any) -> Bool:
+    """``forall(x, y, body)``."""
+    return z3.ForAll(list(args[:-1]), args[-1])
+
+
+def exists(*args: Any) -> Bool:
+    """``exists(x, y, body)``."""
+    return z3.Exists(list(args[:-1]), args[-1])
+
+
+def ite(cond: Bool, then: Any, other: Any) -> Any:
+    return z3.If(cond, then, other)
+
+
+def zmax(a: Any, b: Any) -> Any:
+    return z3.If(a >= b, a, b)
+
+
+def zmin(a: Any, b: Any) -> Any:
+    return z3.If(a <= b, a, b)

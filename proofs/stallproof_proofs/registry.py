@@ -1,0 +1,25 @@
+"""The list of theories, in reading order."""
+
+from __future__ import annotations
+
+from stallproof_proofs.result import Assumption
+from stallproof_proofs.theory import Theory
+
+
+def theories() -> list[Theory]:
+    """Every theory. Importing their modules loads Z3."""
+    from stallproof_proofs.proofs import blocks
+
+    return [blocks.gate, blocks.defer]
+
+
+def assumptions() -> list[Assumption]:
+    """Every assumption once, with the theories that need it."""
+    out: dict[str, Assumption] = {}
+    for th in theories():
+        for a in th.assumptions:
+            known = out.get(a.name)
+            if known and known.text != a.text:
+                raise ValueError(f"assumption {a.name} is stated twice, differently")
+            out[a.name] = a
+    return list(out.values())

@@ -1,0 +1,1 @@
+"""What is claimed, and nothing else. No module here imports a proof."""

@@ -1,0 +1,1 @@
+"""Transition relations: what the scheduler, the engine, the device and connectors do."""

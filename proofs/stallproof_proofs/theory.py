@@ -1,0 +1,267 @@
+"""Obligations, and the two shapes of theory that produce them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import z3
+
+from stallproof_proofs.logic import Action, Bool, Expr, State, System
+from stallproof_proofs.result import Assumption, Kind, Status
+
+#: hypotheses by name, goal
+Condition = tuple[Mapping[str, Bool], Bool]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An obligation with one thing taken away: a guard, an update or a hypothesis.
+
+    ``hypothesis`` is the name of the hypothesis that is left out; one that the proof does not use need
+    not be tried.
+    """
+
+    label: str
+    condition: Callable[[], Condition]
+    hypothesis: str = ""
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """``hypotheses => goal`` for all states. ``condition`` builds it (late, so that listing is cheap).
+
+    ``variants`` are tried in order until one is refuted: the first refuted one is what would make the
+    obligation fail. An obligation with variants of which none is refuted says nothing and is reported
+    as a failure.
+    """
+
+    name: str
+    theory: str
+    condition: Callable[[], Condition]
+    kind: Kind = "obligation"
+    expected: Status = "proved"
+    variants: tuple[Variant, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Lemma:
+    """One stand-alone obligation and the names of hypotheses that its twins leave out."""
+
+    name: str
+    hypotheses: Mapping[str, Bool]
+    goal: Bool
+    twins: tuple[str, ...] = ()  # names of hypotheses; each removal must be refuted
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Lemmas:
+    """A theory that is a list of stand-alone obligations.
+
+    ``refuted`` are statements that are false and must stay so (a rule left out, a rank too small).
+    """
+
+    name: str
+    title: str
+    theorem: str
+    lemmas: Callable[[], Sequence[Lemma]]
+    refuted: Callable[[], Sequence[Lemma]] = field(default=list)
+    assumptions: Sequence[Assumption] = ()
+
+    def obligations(self) -> Iterator[Obligation]:
+        for lem in self.lemmas():
+            yield self._one(lem)
+            if lem.hypotheses:
+                yield Obligation(
+                    f"{self.name}/{lem.name}/sanity",
+                    self.name,
+                    partial(_cond, lem.hypotheses, z3.BoolVal(False)),
+                    "sanity",
+                    "refuted",
+                    note="the hypotheses have a model",
+                )
+            for gone in lem.twins:
+                if gone not in lem.hypotheses:
+                    raise KeyError(f"{lem.name} has no hypothesis {gone}")
+                yield Obligation(
+                    f"{self.name}/{lem.name}-{gone}",
+                    self.name,
+                    partial(_cond, lem.hypotheses, lem.goal, gone),
+                    "twin",
+                    "refuted",
+                    note=f"without {gone}",
+                )
+        for lem in self.refuted():
+            yield Obligation(
+                f"{self.name}/{lem.name}",
+                self.name,
+                partial(_cond, lem.hypotheses, lem.goal),
+                "twin",
+                "refuted",
+                note=lem.note,
+            )
+
+    def _one(self, lem: Lemma) -> Obligation:
+        variants = tuple(
+            Variant(f"-{n}", partial(_cond, lem.hypotheses, lem.goal, n), n)
+            for n in (*lem.twins, *(h for h in lem.hypotheses if h not in lem.twins))
+        )
+        return Obligation(
+            f"{self.name}/{lem.name}",
+            self.name,
+            partial(_cond, lem.hypotheses, lem.goal),
+            variants=variants,
+            note=lem.note,
+        )
+
+
+def _cond(hypotheses: Mapping[str, Bool], goal: Bool, gone: str = "") -> Condition:
+    return without(hypotheses, gone), goal
+
+
+def without(hypotheses: Mapping[str, Bool], name: str) -> dict[str, Bool]:
+    return {n: h for n, h in hypotheses.items() if n != name}
+
+
+@dataclass(frozen=True)
+class Twin:
+    """``action`` without ``guard`` (or with ``mutate`` applied) must break ``conjunct``.
+
+    ``reachable``: the promise that then breaks in a run from the initial state, if the conjunct is only
+    auxiliary; :mod:`stallproof_proofs.reach` finds the run.
+    """
+
+    action: str
+    guard: str
+    conjunct: str
+    mutate: Callable[[State, Action], Action] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Inductive:
+    """An inductive invariant: statements and auxiliary conjuncts, kept by every action.
+
+    One obligation per (action, conjunct) that the action can touch; what it cannot touch is left out by
+    comparing terms, and counted nowhere.
+    """
+
+    name: str
+    title: str
+    theorem: str
+    system: System
+    statements: Callable[[State], Mapping[str, Bool]]
+    auxiliary: Callable[[State], Mapping[str, Bool]]
+    twins: Sequence[Twin] = ()
+    assumptions: Sequence[Assumption] = ()
+    #: (action, conjunct) -> extra instances that the prover needs; kept empty where possible
+    action_statements: Callable[[State, State, Action], Mapping[str, Bool]] | None = None
+
+    def invariant(self, s: State) -> dict[str, Bool]:
+        out = dict(self.statements(s))
+        aux = self.auxiliary(s)
+        clash = set(out) & set(aux)
+        if clash:
+            raise KeyError(f"{self.name}: stated and auxiliary: {sorted(clash)}")
+        return {**out, **aux}
+
+    def obligations(self) -> Iterator[Obligation]:
+        s = self.system.vocabulary.state()
+        inv = self.invariant(s)
+        base = {f"system {i}": h for i, h in enumerate(self.system.hypotheses(s))}
+        start = {f"init {i}": h for i, h in enumerate(self.system.init(s))}
+        for conj, goal in inv.items():
+            variants = [Variant(f"-{n}", partial(_cond, {**base, **start}, goal, n), n) for n in start]
+            variants.append(Variant("-Init", partial(_cond, base, goal)))
+            yield Obligation(
+                f"{self.name}/Init/{conj}",
+                self.name,
+                partial(_cond, {**base, **start}, goal),
+                variants=tuple(variants),
+            )
+        known = {**base, **{f"known {n}": g for n, g in inv.items()}}
+        yield Obligation(
+            f"{self.name}/invariant/sanity",
+            self.name,
+            lambda: (known, z3.BoolVal(False)),
+            "sanity",
+            "refuted",
+            note="the invariant has a model",
+        )
+        actions = {a.name: a for a in self.system.actions(s)}
+        for act in actions.values():
+            hyps = {**known, **{f"guard {n}": g for n, g in act.guards.items()}}
+            yield Obligation(
+                f"{self.name}/{act.name}/sanity",
+                self.name,
+                partial(_cond, hyps, z3.BoolVal(False)),
+                "sanity",
+                "refuted",
+                note="the action can be taken",
+            )
+            yield from self._steps(s, hyps, inv, act)
+        for t in self.twins:
+            yield self._twin(s, known, actions[t.action], t)
+
+    def goals(self, s: State, post: State, act: Action) -> dict[str, Bool]:
+        extra = self.action_statements(s, post, act) if self.action_statements else {}
+        return {**self.invariant(post), **extra}
+
+    def _steps(
+        self, s: State, hyps: Mapping[str, Bool], inv: Mapping[str, Bool], act: Action
+    ) -> Iterator[Obligation]:
+        """One obligation per conjunct that ``act`` can touch."""
+        goals = self.goals(s, act.post(s), act)
+        cache: dict[tuple[str, str], dict[str, Bool]] = {}
+
+        def changed(how: str, var: str) -> dict[str, Bool]:
+            if (how, var) not in cache:
+                post = act.post(s, [var])
+                if how == "any":
+                    post = post.replace({var: getattr(self.system.vocabulary.state("!any"), var)})
+                cache[how, var] = self.goals(s, post, act)
+            return cache[how, var]
+
+        def mutated(how: str, var: str, conj: str) -> Condition:
+            return hyps, changed(how, var)[conj]
+
+        for conj, goal in goals.items():
+            if conj in inv and inv[conj].eq(goal):
+                continue
+            order = [f"guard {g}" for g in act.guards] + [f"known {n}" for n in inv if n != conj]
+            variants = [Variant(f"-{n}", partial(_cond, hyps, goal, n), n) for n in order]
+            for how, label in (("skip", "-update"), ("any", "any value of")):
+                variants += [Variant(f"{label} {u}", partial(mutated, how, u, conj)) for u in act.updates]
+            before = f"known {conj}"
+            variants.append(Variant("-before", partial(_cond, hyps, goal, before), before))
+            yield Obligation(
+                f"{self.name}/{act.name}/{conj}",
+                self.name,
+                partial(_cond, hyps, goal),
+                variants=tuple(variants),
+                note=act.source,
+            )
+
+    def _twin(self, s: State, known: Mapping[str, Bool], act: Action, t: Twin) -> Obligation:
+        def cond() -> Condition:
+            a = t.mutate(s, act) if t.mutate else act
+            guards = a.guards if t.mutate else without(a.guards, t.guard)
+            hyps = {**known, **{f"guard {n}": g for n, g in guards.items()}}
+            return hyps, self.goals(s, a.post(s), a)[t.conjunct]
+
+        if not t.mutate and t.guard not in act.guards:
+            raise KeyError(f"{act.name} has no guard {t.guard}")
+        return Obligation(
+            f"{self.name}/{act.name}-{t.guard}/{t.conjunct}", self.name, cond, "twin", "refuted", note=t.note
+        )
+
+
+def substituted(act: Action, **updates: Callable[..., Expr]) -> Action:
+    """``act`` with some updates replaced: the usual body of a ``Twin.mutate``."""
+    return Action(act.name, act.guards, {**act.updates, **updates}, act.params, act.source)
+
+
+Theory = Inductive | Lemmas
