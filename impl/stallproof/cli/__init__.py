@@ -23,6 +23,8 @@ VERBS: dict[str, str] = {
     "engines": "Bring up vLLM releases on CPU, each in its own environment.",
     "run": "Run a scenario file on the real scheduler of an engine and record a trace.",
     "replay": "Check a recorded trace against the promise; say what went wrong, where and why.",
+    "report": "Draw a trace as one offline HTML page.",
+    "export": "Write a trace for Perfetto and Chrome's trace viewer.",
     "diagnose": "Say why a production engine stalled, from logs, metrics and dumps.",
     "watch": "Poll a running server's metrics and report a confirmed stall.",
     "doctor": "Say what is installed and which rules would be active here.",
