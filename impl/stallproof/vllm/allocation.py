@@ -1,0 +1,162 @@
+"""The hook on ``KVCacheManager.allocate_slots``: refusals, closed admissions, commit eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stallproof.core import commit
+from stallproof.vllm.base import Engine
+
+
+class AllocationPart(Engine):
+    """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
+
+    _sp_freeing = False
+
+    def _sp_hook_allocate(self: Any) -> None:
+        """Put the hook on for the rest of this call, once."""
+        if self._sp_allocate_before is None:
+            manager = self.kv_cache_manager
+            self._sp_allocate_before = self._sp_shadow.put(manager, "allocate_slots", self._sp_allocate)
+
+    def _sp_close(self: Any) -> None:
+        """A running request waits: nobody is admitted in the rest of this call."""
+        if self._sp_on("NoInversion"):
+            self._sp_call.closed = True
+        self._sp_hook_allocate()
+
+    def _sp_allocate(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        allocate, call = self._sp_allocate_before, self._sp_call
+        if call.keeping:  # the loop only empties itself; do not ask the pool again
+            return None
+        running = request.status is self._sp_running
+        if not running:
+            if call.closed or (call.closed_new and request.num_computed_tokens == 0):
+                self._sp_fire("NoInversion")
+                self._sp_emit("Refuse", request.request_id, -1, "closed")
+                return None
+            if self._sp_foreign:
+                self._sp_complete_arguments(kwargs)
+        blocks = allocate(request, *args, **kwargs)
+        if blocks is not None:
+            return blocks
+        call.target = request
+        if running or not kwargs.get("delay_cache_blocks"):
+            try:
+                plan = self._sp_plan(request, args, kwargs)
+                act = plan is not None and self._sp_act
+            except Exception as exc:
+                self._sp_fault("commit", exc)
+                act = False
+            if act:
+                self._sp_evict(plan, request)
+                blocks = allocate(request, *args, **kwargs)
+                if blocks is not None:
+                    return blocks
+                self._sp_fault("commit", AssertionError(f"{plan} did not make {request.request_id} fit"))
+        self._sp_emit("Refuse", request.request_id, -1, "blocks")
+        return None
+
+    def _sp_complete_arguments(self: Any, kwargs: dict[str, Any]) -> None:
+        """A copied ``schedule()`` may lack the engine's admission tests (full fit, rule R)."""
+        if not self._sp_act:
+            return
+        facts = self._sp_adapter.facts
+        if facts.full_fit and "full_sequence_must_fit" not in kwargs and self._sp_on("FullFit"):
+            kwargs["full_sequence_must_fit"] = True
+            self._sp_fire("FullFit")
+        if (
+            facts.reserve
+            and kwargs.get("delay_cache_blocks")
+            and "reserved_blocks" not in kwargs
+            and self._sp_on("RuleR")
+        ):
+            kwargs["reserved_blocks"] = self._inflight_prefill_reserved_blocks()
+            self._sp_fire("RuleR")
+
+    # ------------------------------------------------------------ commit
+
+    def _sp_parked(self: Any) -> list[Any]:
+        """Holders that do not run and whose blocks no transfer writes."""
+        done = self.finished_recving_kv_req_ids
+        found = []
+        for r in self._inflight_prefills:
+            status = r.status.name
+            if status in ("WAITING", "PREEMPTED"):
+                if r.num_computed_tokens > 0:
+                    found.append(r)
+            elif status == "WAITING_FOR_REMOTE_KVS" and r.request_id in done:
+                found.append(r)
+        for r in self._sp_sessions.values():
+            if r.num_computed_tokens > 0 and r.status.name in ("WAITING", "WAITING_FOR_STREAMING_REQ"):
+                found.append(r)
+        return found
+
+    def _sp_plan(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Which holders to evict so that ``request`` runs now; None if none, or no set suffices."""
+        if not self._sp_settings.active("Commit"):
+            return None
+        parked = [r for r in self._sp_parked() if r is not request]
+        if not parked:
+            return None
+        refs: dict[int, int] = {}
+        holders = []
+        for r in parked:
+            if not self._sp_immediate and not self._sp_native_can_free(r):
+                continue  # the engine would defer its blocks
+            ids = []
+            for group in self.kv_cache_manager.get_blocks(r.request_id).blocks:
+                for b in group:
+                    if not b.is_null:
+                        refs[b.block_id] = b.ref_cnt
+                        ids.append(b.block_id)
+            holders.append(commit.Holder(r.request_id, self._sp_key(r), ids))
+        hits = kwargs.get("new_computed_blocks")
+        keep = {b.block_id for group in hits.blocks for b in group} if hits is not None else set()
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+        def fits(gain: int) -> bool:
+            return self._sp_fits(free + gain, request, *args, **kwargs)
+
+        plan = commit.plan(self._sp_key(request), holders, refs, fits, keep)
+        if plan is not None:
+            self._sp_fire("Commit")
+        return plan
+
+    def _sp_evict(self: Any, plan: Any, target: Any) -> None:
+        call = self._sp_call
+        for rid in plan.victims:
+            victim = self.requests[rid]
+            self._sp_emit("Evict", rid, target.request_id)
+            self._sp_release(victim)
+            call.evicted.append(victim)
+            self._sp_counts.evictions += 1
+        call.closed_new = True
+
+    def _sp_release(self: Any, victim: Any) -> None:
+        """Take the blocks of a holder that does not run; it keeps its place and computes again.
+
+        A request that never ran must stay WAITING: PREEMPTED would be sent to the worker as resumed.
+        """
+        if victim.status.name == "WAITING_FOR_REMOTE_KVS":
+            self._update_waiting_for_remote_kv(victim)  # consumes the mark, caches what was loaded
+            self._sp_set_waiting(victim)
+        self._sp_freeing = True
+        try:
+            if self._sp_adapter.facts.fence:
+                self._free_request_blocks(victim)
+            else:
+                self.kv_cache_manager.free(victim)
+        finally:
+            self._sp_freeing = False
+        self.encoder_cache_manager.free(victim)
+        self._inflight_prefills.discard(victim)
+        if victim.status.name == "WAITING_FOR_STREAMING_REQ":
+            self._sp_session_comp[victim.request_id] = victim.num_computed_tokens
+        victim.num_computed_tokens = 0
+        if victim.spec_token_ids:
+            victim.spec_token_ids = []
+
+    def _sp_set_waiting(self: Any, request: Any) -> None:
+        status = type(request.status)
+        request.status = status.PREEMPTED if request.num_preemptions else status.WAITING

@@ -1,0 +1,113 @@
+"""Requests that can never be served end with an output, never with an exception in the engine loop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stallproof.core.feasible import Wall, verdict
+from stallproof.vllm.base import Engine
+
+log = logging.getLogger("stallproof")
+
+
+class EndingPart(Engine):
+    """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
+
+    def _sp_set_up_endings(self: Any) -> None:
+        self._sp_suspects: dict[str, Any] = {}  #: waiting requests that may not fit the empty pool
+        self._sp_endings: list[tuple[int, Any]] = []  #: (client, output) to add to the next outputs
+        groups = self.kv_cache_config.kv_cache_groups
+        self._sp_one_full_group = (
+            len(groups) == 1 and "FullAttention" in type(groups[0].kv_cache_spec).__name__
+        )
+
+    def _sp_capacity(self: Any) -> int:
+        """Blocks that the empty pool would have: null block and quarantine are not among them."""
+        return int(self.kv_cache_manager.block_pool.num_gpu_blocks - 1 - self._sp_quarantine.blocks)
+
+    def _sp_check_arrival(self: Any, request: Any) -> None:
+        if request.request_id in self.requests and self._sp_settings.active("Feasible"):
+            try:
+                if not self._sp_can_fit(request):
+                    self._sp_suspects[request.request_id] = request
+            except Exception as exc:
+                self._sp_fault("feasible", exc)
+
+    def _sp_capacity_shrank(self: Any) -> None:
+        for queue in (self.waiting, getattr(self, self._sp_holding_name)):
+            self._sp_suspects.update({r.request_id: r for r in queue})
+
+    def _sp_can_fit(self: Any, request: Any) -> bool:
+        """The engine's own test on an empty pool: the known sequence, then with look-ahead slots."""
+        free = self._sp_capacity()
+        extra = {"full_sequence_must_fit": True} if self._sp_adapter.facts.full_fit else {}
+        if not self._sp_fits(free, request, 1, **extra):
+            return False
+        if not self._sp_one_full_group:
+            return True
+        return bool(
+            self._sp_fits(
+                free,
+                request,
+                max(1, request.num_tokens - request.num_computed_tokens),
+                num_lookahead_tokens=self.num_lookahead_tokens,
+            )
+        )
+
+    def _sp_end_infeasible(self: Any) -> None:
+        suspects, self._sp_suspects = self._sp_suspects, {}
+        for rid, request in suspects.items():
+            if self.requests.get(rid) is not request or request.is_finished():
+                continue
+            if request.status.name not in ("WAITING", "PREEMPTED") or request.num_computed_tokens > 0:
+                continue
+            try:
+                end = verdict(self._sp_can_fit(request), request.num_output_tokens, self._sp_settings.on_wall)
+            except Exception as exc:
+                self._sp_fault("feasible", exc)
+                continue
+            if end is Wall.SERVE:
+                continue
+            if getattr(request, "num_stale_output_tokens", 0) and not getattr(
+                request, "drop_stale_output", False
+            ):
+                self._sp_suspects[rid] = request  # output of a step in flight will still be delivered
+                continue
+            self._sp_fire("Feasible")
+            if self._sp_on("Feasible"):
+                self._sp_end(request, end)
+
+    def _sp_end(self: Any, request: Any, end: Wall) -> None:
+        from vllm.v1.engine import EngineCoreOutput
+
+        rid, status = request.request_id, type(request.status)
+        why = (
+            f"stallproof: {request.num_tokens} tokens do not fit the KV cache of {self._sp_capacity()} "
+            f"usable blocks of {self.block_size} tokens"
+        )
+        log.warning("%s; request %s ends as %s", why, rid, end)
+        length = end is Wall.LENGTH
+        self.finish_requests(rid, status.FINISHED_LENGTH_CAPPED if length else status.FINISHED_ERROR)
+        self._sp_endings.append(
+            (
+                request.client_index,
+                EngineCoreOutput(
+                    request_id=rid,
+                    new_token_ids=[],
+                    finish_reason=request.get_finished_reason(),
+                    stop_reason=why,
+                ),
+            )
+        )
+
+    def _sp_add_endings(self: Any, outputs: Any) -> Any:
+        from vllm.v1.engine import EngineCoreOutputs
+
+        endings, self._sp_endings = self._sp_endings, []
+        for client, output in endings:
+            if client in outputs:
+                outputs[client].outputs.append(output)
+            else:
+                outputs[client] = EngineCoreOutputs(outputs=[output])
+        return outputs

@@ -1,0 +1,392 @@
+"""External loads: gated starts, deadlines, quarantine, and which completion reports the engine sees."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stallproof.core.completions import Completions, Life, Verdict
+from stallproof.core.deadlines import Deadlines
+from stallproof.core.gate import HeldLoad
+from stallproof.core.quarantine import Lot, Quarantine
+from stallproof.vllm import connectors
+from stallproof.vllm.base import Engine
+from stallproof.vllm.probe import Shadow
+from stallproof.vllm.state import Load
+
+log = logging.getLogger("stallproof")
+
+
+class LoadPart(Engine):
+    """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
+
+    def _sp_set_up_loads(self: Any) -> None:
+        settings, pool = self._sp_settings, self.kv_cache_manager.block_pool
+        self._sp_loads: dict[str, Load] = {}
+        self._sp_generations: dict[str, int] = {}
+        self._sp_async: dict[str, bool] = {}
+        self._sp_completions = Completions()
+        self._sp_quarantine = Quarantine(pool.num_gpu_blocks - 1, settings.quarantine_cap)
+        self._sp_load_deadline = Deadlines(
+            settings.load_deadline_s if settings.active("LoadDeadline") else 0.0
+        )
+        self._sp_deferral = Deadlines(
+            settings.deferral_deadline_s if settings.active("DeferralDeadline") else 0.0
+        )
+        self._sp_lasting = Shadow()
+        if self._sp_gating:
+            # Releases happen outside scheduling calls too, so this observer stays on; it changes nothing.
+            self._sp_free_before = self._sp_lasting.put(pool, "free_blocks", self._sp_observe_free)
+        # Zeroing of new blocks runs in the step being built; before 0.26 it includes blocks of loads.
+        self._sp_fence_new = bool(
+            getattr(self, "needs_kv_cache_zeroing", False) and not self._sp_adapter.facts.skip_zero
+        )
+
+    def _sp_observe_free(self: Any, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
+        blocks = list(ordered_blocks)
+        self._sp_free_before(blocks, *args, **kwargs)
+        if self._sp_steps.in_flight or self._sp_steps.building:
+            try:
+                self._sp_fences.raise_to((b.block_id for b in blocks), self._sp_steps.newest)
+            except Exception as exc:
+                self._sp_fault("fences", exc)
+
+    # ------------------------------------------------------------ before a call
+
+    def _sp_loads_before(self: Any) -> None:
+        if len(self._sp_gate):
+            for held in self._sp_gate.due():
+                self._sp_start(held)
+        if len(self._sp_load_deadline):
+            for rid in self._sp_load_deadline.expired(self._sp_now()):
+                try:
+                    self._sp_expire(rid)
+                except Exception as exc:
+                    self._sp_fault("load deadline", exc)
+
+    def _sp_start(self: Any, held: HeldLoad) -> None:
+        """Tell the connector now, with the request as it was when the blocks were given."""
+        load = self._sp_loads.get(held.rid)
+        if load is None or load.gen != held.gen:
+            return
+        request, blocks, tokens, computed, status = held.payload
+        now = request.num_computed_tokens, request.status
+        request.num_computed_tokens, request.status = computed, status
+        try:
+            self.connector.update_state_after_alloc(request, blocks, tokens)
+        finally:
+            request.num_computed_tokens, request.status = now
+        load.held = False
+        self._sp_load_deadline.begin(held.rid, self._sp_now())
+
+    # ------------------------------------------------------------ hooks on the connector
+
+    def _sp_hook_connector(self: Any) -> None:
+        shadow, connector = self._sp_shadow, self.connector
+        self._sp_match_before = shadow.put(connector, "get_num_new_matched_tokens", self._sp_match)
+        self._sp_alloc_state_before = shadow.put(connector, "update_state_after_alloc", self._sp_after_alloc)
+        if self._sp_adapter.facts.guard and hasattr(connector, "has_pending_block_frees"):
+            self._sp_pending_before = shadow.put(connector, "has_pending_block_frees", self._sp_pending_frees)
+
+    def _sp_pending_frees(self: Any) -> Any:
+        """Asked when a running request is refused; True ends the scan without a preemption."""
+        pending = self._sp_pending_before()
+        if pending:
+            self._sp_call.waited = True
+            self._sp_close()
+        return pending
+
+    def _sp_match(self: Any, request: Any, num_computed_tokens: int) -> Any:
+        rid = request.request_id
+        if not self._sp_quarantine.may_load(rid) and self._sp_act:
+            self._sp_fire("LoadDeadline")
+            return 0, False
+        answer = self._sp_match_before(request, num_computed_tokens)
+        try:
+            return self._sp_answer(request, rid, answer)
+        except Exception as exc:
+            self._sp_fault("match", exc)
+            return answer
+
+    def _sp_answer(self: Any, request: Any, rid: str, answer: Any) -> Any:
+        tokens, is_async = answer
+        if tokens is None:
+            now = self._sp_now()
+            self._sp_deferral.begin(rid, now)
+            if self._sp_deferral.is_over(rid, now):
+                self._sp_fire("DeferralDeadline")
+                if self._sp_act:
+                    self._sp_emit("Expire", rid, "deferral")
+                    self._sp_async[rid] = False
+                    return 0, False
+            return answer
+        self._sp_deferral.end(rid)
+        self._sp_async[rid] = bool(is_async and tokens)
+        refuse = self._sp_gating and self._sp_choice.start == connectors.REFUSE
+        if refuse and is_async and tokens and not self._sp_head_quiescent(request):
+            self._sp_fire("GateLoads")
+            self._sp_emit("NotYet", rid)
+            return None, False
+        return answer
+
+    def _sp_head_quiescent(self: Any, request: Any) -> bool:
+        """Whether the blocks at the head of the pool, which a load would get, are quiescent."""
+        if not len(self._sp_fences):
+            return True
+        pool = self.kv_cache_manager.block_pool
+        need = -(-request.num_tokens // self.block_size) * len(self.kv_cache_config.kv_cache_groups) + 1
+        heads = pool.free_block_queue.get_all_free_blocks()[:need]
+        return bool(self._sp_fences.quiescent(b.block_id for b in heads))
+
+    def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
+        rid = request.request_id
+        if num_external_tokens <= 0 or not self._sp_async.get(rid):
+            return self._sp_alloc_state_before(request, blocks, num_external_tokens)
+        gen = self._sp_generations[rid] = self._sp_generations.get(rid, 0) + 1
+        load = self._sp_loads[rid] = Load(gen, request)
+        self._sp_counts.loads += 1
+        if self._sp_gating:
+            fence = self._sp_steps.newest  # if the decision fails: everything dispatched so far
+            try:
+                fence = self._sp_load_fence(blocks)
+            except Exception as exc:
+                self._sp_fault("gate", exc)
+            if self._sp_gate.must_hold(fence):
+                self._sp_fire("GateLoads")
+                self._sp_counts.held += 1
+                load.held = True
+                payload = (request, blocks, num_external_tokens, request.num_computed_tokens, request.status)
+                self._sp_gate.hold(HeldLoad(rid, gen, fence, payload))
+                return None
+        self._sp_load_deadline.begin(rid, self._sp_now())
+        return self._sp_alloc_state_before(request, blocks, num_external_tokens)
+
+    def _sp_load_fence(self: Any, blocks: Any) -> int:
+        if self._sp_fence_new:
+            return int(self._sp_steps.newest)
+        return int(
+            self._sp_fences.newest(b.block_id for group in blocks.blocks for b in group if not b.is_null)
+        )
+
+    # ------------------------------------------------------------ promotion
+
+    def _sp_promote(self: Any) -> None:
+        """Completed loads that the scan did not reach (no budget left, refused before, paused)."""
+        if not self._sp_settings.active("Promotion"):
+            return
+        for rid in list(self.finished_recving_kv_req_ids):
+            request = self.requests.get(rid)
+            if request is None or request.status.name != "WAITING_FOR_REMOTE_KVS":
+                continue
+            self._sp_fire("Promotion")
+            if not self._sp_act:
+                continue
+            try:
+                getattr(self, self._sp_adapter.promote)(request)
+            except Exception as exc:
+                self._sp_fault("promotion", exc)
+                continue
+
+    def _update_waiting_for_remote_kv(self: Any, request: Any) -> None:
+        super()._update_waiting_for_remote_kv(request)
+        if self._sp_ready:
+            self._sp_load_over(request.request_id)
+
+    def _sp_load_over(self: Any, rid: str) -> None:
+        self._sp_loads.pop(rid, None)
+        self._sp_async.pop(rid, None)
+        self._sp_load_deadline.end(rid)
+        self._sp_gate.drop(rid)
+
+    # ------------------------------------------------------------ deadline and quarantine
+
+    def _sp_expire(self: Any, rid: str) -> None:
+        """The load of ``rid`` is given up: what it may still write leaves the pool; it recomputes."""
+        load = self._sp_loads.get(rid)
+        request = self.requests.get(rid)
+        if load is None or request is None or rid in self._sp_quarantine:
+            return
+        finished = request.is_finished()
+        if not finished and (
+            request.status.name != "WAITING_FOR_REMOTE_KVS" or rid in self.finished_recving_kv_req_ids
+        ):
+            return
+        self._sp_fire("LoadDeadline")
+        if not self._sp_act:
+            return
+        log.warning(
+            "stallproof: the load of request %s did not complete in %.0f s; its blocks are quarantined until "
+            "the connector reports it%s",
+            rid,
+            self._sp_load_deadline.limit,
+            "" if finished else "; the request computes its prompt here",
+        )
+        self._sp_emit("Expire", rid, "load")
+        lot = [
+            b
+            for group in self.kv_cache_manager.get_blocks(rid).blocks
+            for b in group
+            if not b.is_null and b.ref_cnt == 1 and b.block_hash is None
+        ]
+        for b in lot:  # our reference outlives the request's
+            b.ref_cnt += 1
+        self._sp_quarantine.put(Lot(rid, load.gen, lot))
+        self._sp_emit("Quarantine", rid, load.gen, [b.block_id for b in lot])
+        self._sp_load_over(rid)
+        if finished:
+            still = self._sp_completions.outstanding.get(rid, set()) - {"recv"}
+            if still:  # a send is outstanding too; its report frees the rest
+                self._sp_completions.outstanding[rid] = still
+            else:
+                self._free_blocks(request)
+            return
+        self.kv_cache_manager.free(request)
+        self._inflight_prefills.discard(request)
+        self.failed_recving_kv_req_ids.discard(rid)
+        request.num_computed_tokens = 0
+        self._sp_set_waiting(request)
+        if hasattr(self, "_set_kv_fetch_stage"):
+            self._set_kv_fetch_stage(request, None)
+        self._sp_moved.append(request)
+        self._sp_capacity_shrank()
+
+    def _sp_unquarantine(self: Any, lot: Lot) -> None:
+        self.kv_cache_manager.block_pool.free_blocks(lot.blocks)
+        self._sp_emit("Unquarantine", lot.rid, lot.gen, [b.block_id for b in lot.blocks])
+
+    def reset_connector_cache(self: Any) -> bool:
+        ok: bool = super().reset_connector_cache()
+        if ok and self._sp_ready:
+            for lot in self._sp_quarantine.release_all():
+                self._sp_unquarantine(lot)
+        return ok
+
+    def reset_prefix_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
+        """Quarantined blocks hold no cached content, so they do not stand in the way of a reset."""
+        if not self._sp_ready or not self._sp_quarantine.blocks:
+            ok: bool = super().reset_prefix_cache(*args, **kwargs)
+            return ok
+        pool, shadow = self.kv_cache_manager.block_pool, Shadow()
+        count = pool.get_num_free_blocks
+        shadow.put(pool, "get_num_free_blocks", lambda: count() + self._sp_quarantine.blocks)
+        try:
+            ok = super().reset_prefix_cache(*args, **kwargs)
+        finally:
+            shadow.take_off()
+        return ok
+
+    # ------------------------------------------------------------ completion reports
+
+    def _update_from_kv_xfer_finished(self: Any, kv_connector_output: Any) -> None:
+        if not self._sp_ready or not self._sp_settings.active("Completions"):
+            super()._update_from_kv_xfer_finished(kv_connector_output)
+            return
+        recv, sent = self._sp_filter(kv_connector_output)
+        raw = kv_connector_output
+        if len(recv) == len(raw.finished_recving or ()) and len(sent) == len(raw.finished_sending or ()):
+            super()._update_from_kv_xfer_finished(raw)
+            return
+        # The connector keeps its own books: it sees the raw report, the engine the filtered one.
+        filtered = type(raw)(**{**vars(raw), "finished_recving": recv, "finished_sending": sent})
+        shadow = Shadow()
+        if self.connector is not None:
+            before = self.connector.update_connector_output
+            shadow.put(self.connector, "update_connector_output", lambda _: before(raw))
+        try:
+            super()._update_from_kv_xfer_finished(filtered)
+        finally:
+            shadow.take_off()
+
+    def _sp_filter(self: Any, out: Any) -> tuple[set[str], set[str]]:
+        """Reports that the engine may see. Also ends quarantines."""
+        keep: dict[str, set[str]] = {"recv": set(), "sent": set(), "failed": set()}
+        reports = (
+            ("recv", out.finished_recving),
+            ("sent", out.finished_sending),
+            ("failed", getattr(out, "failed_recving", None)),
+        )
+        for kind, names in reports:
+            for rid in names or ():
+                try:
+                    verdict, why = self._sp_judge(rid, kind)
+                except Exception as exc:
+                    self._sp_fault("completions", exc)
+                    verdict, why = Verdict.ACCEPT, ""
+                if verdict is Verdict.ACCEPT:
+                    keep[kind].add(rid)
+                    continue
+                if verdict is Verdict.RELEASE:
+                    lot = self._sp_quarantine.release(rid)
+                    if lot is not None:
+                        self._sp_unquarantine(lot)
+                if kind == "failed":
+                    continue  # the engine has looked at it already, by itself
+                self._sp_fire("Completions")
+                self._sp_counts.ignored[kind] += 1
+                self._sp_emit("Ignored", rid, kind, why)
+        return keep["recv"], keep["sent"]
+
+    def _sp_judge(self: Any, rid: str, kind: str) -> tuple[Verdict, str]:
+        request = self.requests.get(rid)
+        load = self._sp_loads.get(rid)
+        if request is None:
+            life = Life.UNKNOWN
+        elif request.is_finished():
+            life = Life.FINISHED
+        elif request.status.name == "WAITING_FOR_REMOTE_KVS":
+            life = Life.LOADING
+        else:
+            life = Life.LIVE
+        return self._sp_completions.judge(
+            rid,
+            kind,
+            life,
+            started=load is None or not load.held,
+            received=rid in self.finished_recving_kv_req_ids,
+            quarantined=rid in self._sp_quarantine,
+        )
+
+    # ------------------------------------------------------------ ends of requests
+
+    def _connector_finished(self: Any, request: Any) -> Any:
+        answer = super()._connector_finished(request)
+        if self._sp_ready and answer[0]:
+            self._sp_completions.expect(request.request_id, "sent")
+        return answer
+
+    def _free_request(self: Any, request: Any, delay_free_blocks: bool = False, **kwargs: Any) -> Any:
+        if self._sp_ready and delay_free_blocks:
+            self._sp_completions.expect(request.request_id, "recv")
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks, **kwargs)
+
+    def _free_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._sp_ready:
+            self._sp_forget(request.request_id)
+        return super()._free_blocks(request, *args, **kwargs)
+
+    def _sp_forget(self: Any, rid: str) -> None:
+        self._sp_completions.forget(rid)
+        self._sp_load_over(rid)
+        self._sp_deferral.end(rid)
+        self._sp_sessions.pop(rid, None)
+        self._sp_session_comp.pop(rid, None)
+        self._sp_suspects.pop(rid, None)
+        if rid not in self._sp_quarantine:
+            self._sp_generations.pop(rid, None)
+
+    def finish_requests(self: Any, request_ids: Any, finished_status: Any) -> Any:
+        """A load that never started owes no report: its request's blocks are freed at once."""
+        if self._sp_ready and len(self._sp_gate):
+            if request_ids is not None and not isinstance(request_ids, str):
+                request_ids = list(request_ids)
+            names = self._sp_names(request_ids)
+            for rid in names:
+                if self._sp_gate.drop(rid) is not None:
+                    self.finished_recving_kv_req_ids.add(rid)
+                    self._sp_loads.pop(rid, None)
+        return super().finish_requests(request_ids, finished_status)
+
+    def _sp_names(self: Any, request_ids: Any) -> list[str]:
+        if request_ids is None:
+            return list(self.requests)
+        return [request_ids] if isinstance(request_ids, str) else list(request_ids)

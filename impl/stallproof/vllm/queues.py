@@ -1,0 +1,142 @@
+"""One scheduling order in the engine's own queues.
+
+Before a call: requests that hold blocks are in the queue that is drained first, everybody else in the other,
+each in scheduling order. So a refusal, at which the engine ends its scan, closes only requests that hold
+nothing (and later holders, for that call). After a call: the running list is in order, so that the engine's
+victim is the youngest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from stallproof.core import order
+from stallproof.vllm.base import Engine
+
+
+class QueuePart(Engine):
+    """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
+
+    def _sp_set_up_queues(self: Any) -> None:
+        self._sp_arrivals = 0
+        self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
+        self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
+        self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
+        self._sp_foreign = self._sp_adapter.foreign
+        self._sp_holding_name = "kv_holding_waiting" if self._sp_adapter.facts.holding else "skipped_waiting"
+        kinds = {type(self.waiting).__name__, type(getattr(self, self._sp_holding_name)).__name__}
+        #: a queue class of somebody else's keeps its own order
+        self._sp_arranging = kinds <= {"FCFSRequestQueue", "PriorityRequestQueue"}
+        if not self._sp_arranging:
+            self._sp_counts.fallbacks["a request queue with an order of its own"] += 1
+
+    def _sp_arrival(self: Any, request: Any) -> int:
+        """Place in order of arrival at this scheduler, from 1."""
+        n: int | None = request.__dict__.get("_sp_arrival")
+        if n is None:
+            self._sp_arrivals += 1
+            n = request._sp_arrival = self._sp_arrivals
+        return n
+
+    def _sp_key(self: Any, request: Any) -> tuple[Any, ...]:
+        """Place in scheduling order, smaller first."""
+        if self._sp_priority:
+            return (request.priority, request.arrival_time, self._sp_arrival(request))
+        return (self._sp_arrival(request),)
+
+    def _sp_has_waiting(self: Any) -> bool:
+        return bool(self.waiting) or bool(getattr(self, self._sp_holding_name))
+
+    def _sp_holds(self: Any, request: Any) -> bool:
+        return request.num_computed_tokens > 0 or request.status.name == "WAITING_FOR_REMOTE_KVS"
+
+    def _sp_blocked(self: Any, request: Any) -> bool:
+        """It waits for something outside and can take no block meanwhile: no need to move it."""
+        status = request.status.name
+        if status == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR":
+            output = request.structured_output_request
+            return output is None or not output.grammar
+        return bool(status == "WAITING_FOR_STREAMING_REQ")
+
+    def _sp_arrange(self: Any) -> None:
+        if not self._sp_moved and not getattr(self, self._sp_holding_name):
+            return
+        moved, self._sp_moved = self._sp_moved, []
+        if not self._sp_arranging or not self._sp_on("OneOrder"):
+            return
+        try:
+            self._sp_arrange_now(moved)
+        except Exception as exc:
+            self._sp_fault("order", exc)
+
+    def _sp_arrange_now(self: Any, moved: list[Any]) -> None:
+        holding, key = getattr(self, self._sp_holding_name), self._sp_key
+        stray = [r for r in holding if not self._sp_holds(r) and not self._sp_blocked(r)]
+        if stray:
+            holding.remove_requests(stray)
+            if holding:
+                self._sp_fire("OneOrder")
+        if not isinstance(holding, deque):  # heaps are in order by themselves
+            for r in stray:
+                self.waiting.add_request(r)
+            return
+        if not order.in_order(list(holding), key):
+            self._sp_fire("OneOrder")
+            ordered = sorted(holding, key=key)
+            holding.clear()
+            holding.extend(ordered)
+        waiting = self.waiting
+        back = {r.request_id: r for r in moved if r.request_id in self.requests and not self._sp_holds(r)}
+        displaced = []
+        for i in range(min(len(back) + 1, len(waiting) - 1) - 1, -1, -1):
+            if key(waiting[i]) > key(waiting[i + 1]):
+                displaced.append(waiting[i])
+                del waiting[i]
+        back_in = sorted([*stray, *displaced], key=key)
+        if not back_in:
+            return
+        if not waiting or key(back_in[-1]) < key(waiting[0]):
+            waiting.extendleft(reversed(back_in))
+        else:
+            self._sp_fire("OneOrder")
+            order.insert_from_front(waiting, back_in, key)
+
+    def _sp_order_running(self: Any) -> None:
+        if not self._sp_settings.active("RunningOrder") or order.in_order(self.running, self._sp_key):
+            return
+        self._sp_fire("RunningOrder")
+        if self._sp_act:
+            self.running.sort(key=self._sp_key)
+
+    def _select_waiting_queue_for_scheduling(self: Any) -> Any:
+        """Native to 0.30: which queue is scanned next. Holders first, under both policies."""
+        if self._sp_in and self._sp_arranging and self._sp_on("OneOrder"):
+            return self.skipped_waiting or self.waiting or None
+        return super()._select_waiting_queue_for_scheduling()
+
+    # ------------------------------------------------------------ arrivals and sessions
+
+    def add_request(self: Any, request: Any) -> None:
+        if self._sp_ready and request.request_id not in self.requests:
+            self._sp_arrival(request)
+            super().add_request(request)
+            self._sp_check_arrival(request)
+            return
+        super().add_request(request)
+
+    def _handle_stopped_request(self: Any, request: Any) -> bool:
+        finished: bool = super()._handle_stopped_request(request)
+        if not finished:
+            self._sp_sessions[request.request_id] = request
+        return finished
+
+    def _update_request_as_session(self: Any, session: Any, update: Any) -> None:
+        """An evicted session: the engine cuts its tokens at the computed ones, so give that number back."""
+        comp = self._sp_session_comp.pop(session.request_id, None) if self._sp_ready else None
+        if comp is None:
+            super()._update_request_as_session(session, update)
+            return
+        session.num_computed_tokens = comp
+        super()._update_request_as_session(session, update)
+        session.num_computed_tokens = 0
