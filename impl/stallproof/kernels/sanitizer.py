@@ -1,0 +1,176 @@
+"""The device side of the sanitizer: carries out plans with the kernels and collects what they found.
+
+Nothing here blocks the compute stream or waits for it; results are read when their event has passed. The tags
+are one int32 per block: a pool of 20 GB in blocks of 128 tokens has about two thousand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from . import ops
+from .device import Device, Event
+from .ledger import Entry, Finding, Job, StepPlan
+from .segments import Segments
+
+#: 32-bit words that fill a poisoned block. NaN in every element, or a finite value far from any real one.
+NAN = {"bfloat16": 0x7FC07FC0, "float16": 0x7E007E00, "float32": 0x7FC07FC0, "float8": 0x7F7F7F7F}
+FINITE = {"bfloat16": 0x47004700, "float16": 0x78007800, "float32": 0x47000000, "float8": 0x70707070}
+
+
+def pattern(dtype: torch.dtype, kind: str) -> int:
+    """The word that poisons a cache of ``dtype``: ``zero``, ``nan`` or ``finite``.
+
+    An int8 cache has no NaN; both kinds give 0x80 in every byte.
+    """
+    if kind == "zero":
+        return 0
+    name = str(dtype).removeprefix("torch.")
+    name = "float8" if name.startswith("float8") else name
+    return (NAN if kind == "nan" else FINITE).get(name, 0x80808080)
+
+
+@dataclass
+class _Check:
+    """One kernel run whose result is still on the device."""
+
+    at: str
+    step: int
+    job: str
+    entries: Sequence[Entry]
+    event: Event | None = None  # None: done when it was submitted
+    result: torch.Tensor | None = None
+    seen: torch.Tensor | None = None
+
+    def findings(self) -> list[Finding]:
+        assert self.result is not None
+        assert self.seen is not None
+        if not int(self.result.sum()):
+            return []
+        seen = self.seen.tolist()
+        out = []
+        for i, e in enumerate(self.entries):
+            want = e.before if self.at in ("stamp", "start", "pool") else e.tag
+            got = seen[e.block] if self.at in ("begin", "end") else seen[i]
+            if want and got != want:
+                out.append(Finding(self.at, e.block, want, got, self.step, self.job))
+        return out
+
+
+class Sanitizer:
+    """Stamps, checks and poisons ``blocks`` blocks on ``device``.
+
+    ``cache``: needed only by plans that fill blocks; ``fill``: the word they are filled with.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        blocks: int,
+        *,
+        where: torch.device | str = "cpu",
+        cache: Segments | None = None,
+        fill: int = 0,
+        backend: str | None = None,
+    ) -> None:
+        self.device, self.cache, self.fill, self.backend = device, cache, fill, backend
+        self.blocks = blocks
+        self.tags = ops.new_tags(blocks, where)
+        self._pending: deque[_Check] = deque()
+        self._open: dict[int, Sequence[Entry]] = {}  # step -> what it expects, between begin and end
+        self.checks = 0
+
+    def jobs(self, jobs: Iterable[Job]) -> None:
+        """Unordered stamps and checks, done when this returns: no agent may write before its stamp."""
+        for job in jobs:
+            check = self._check(job.kind, 0, job.job, job.entries)
+            work = self._stamp if job.kind in ("start", "pool") else self._pairs
+            self.device.immediately(lambda work=work, check=check: work(check))  # type: ignore[misc]
+
+    def begin(self, plan: StepPlan) -> None:
+        """The begin of a step, on the compute stream: fills, ordered stamps, first check."""
+        self._fill(plan.fill)
+        if plan.stamps:
+            check = self._check("stamp", plan.step, "", plan.stamps)
+            self._launch(check, lambda: self._stamp(check))
+        if plan.expect:
+            self._open[plan.step] = plan.expect
+            self._bracket("begin", plan.step)
+
+    def end(self, step: int) -> None:
+        """The end of a step, on the compute stream after its last KV write: second check."""
+        if step in self._open:
+            self._bracket("end", step)
+            del self._open[step]
+
+    def collect(self) -> list[Finding]:
+        """Findings of the checks whose event has passed, in order. Never blocks."""
+        out: list[Finding] = []
+        for check in [c for c in self._pending if c.event is None or c.event.query()]:
+            self._pending.remove(check)
+            out += check.findings()
+        return out
+
+    # ------------------------------------------------------------ inside
+
+    def _check(self, at: str, step: int, job: str, entries: Sequence[Entry]) -> _Check:
+        check = _Check(at, step, job, entries)
+        self._pending.append(check)
+        self.checks += 1
+        return check
+
+    def _launch(self, check: _Check, work: Callable[[], object]) -> None:
+        stream = self.device.compute()
+        self.device.launch(stream, work)
+        check.event = self.device.event()
+        check.event.record(stream)
+
+    def _bracket(self, at: str, step: int) -> None:
+        check = self._check(at, step, "", self._open[step])
+        self._launch(check, lambda: self._dense(check))
+
+    def _fill(self, blocks: Sequence[int]) -> None:
+        if not blocks:
+            return
+        assert self.cache is not None, "a plan that fills needs a cache"
+        cache = self.cache
+
+        def work() -> None:
+            ids = self.device.upload(blocks)
+            ops.fill_blocks(cache, ids, self.fill, backend=self.backend, cores=self.device.cores)
+
+        self.device.launch(self.device.compute(), work)
+
+    # Uploads happen inside the work, hence on the stream that runs it: they need no order of their own.
+
+    def _stamp(self, check: _Check) -> None:
+        upload, entries = self.device.upload, check.entries
+        check.result, check.seen = ops.tag_stamp(
+            self.tags,
+            upload([e.block for e in entries]),
+            upload([e.before for e in entries]),
+            upload([e.tag for e in entries]),
+            backend=self.backend,
+        )
+
+    def _pairs(self, check: _Check) -> None:
+        upload, entries = self.device.upload, check.entries
+        check.result, check.seen = ops.tag_check_pairs(
+            self.tags,
+            upload([e.block for e in entries]),
+            upload([e.tag for e in entries]),
+            backend=self.backend,
+            cores=self.device.cores,
+        )
+
+    def _dense(self, check: _Check) -> None:
+        row = [0] * self.blocks
+        for e in check.entries:
+            row[e.block] = e.tag
+        check.result, check.seen = ops.tag_check_dense(
+            self.tags, self.device.upload(row), backend=self.backend, cores=self.device.cores
+        )
