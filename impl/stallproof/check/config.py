@@ -1,0 +1,165 @@
+"""The declarative configurations of ``spec/configs.toml`` and the recorded figures beside it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stallproof.check import tools
+from stallproof.errors import BadInput
+from stallproof_model.rulesets import RULESETS
+from stallproof_model.state import Constants, constants
+
+#: Statements of ``Properties.tla`` by how TLC checks them.
+INVARIANTS = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "NoWedge")
+STEPS = ("NoZeroPre", "EvictCoupled", "NoInversion", "BoundedWait")
+LIVE = ("Termination", "NoStarvation")
+
+KINDS = ("ok", "gap", "equal")
+_KEYS = {
+    "name",
+    "module",
+    "rules",
+    "constants",
+    "refutes",
+    "fixed",
+    "bugs",
+    "cause",
+    "story",
+    "live",
+    "tier",
+    "invariants",
+    "properties",
+    "symmetry",
+    "without",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One configuration.
+
+    ``kind``: ``ok`` must hold, ``gap`` must be refuted by ``refutes`` while the same constants with
+    ``fixed`` laid over them hold, ``equal`` compares the state graphs. ``tier``: ``pr`` or ``nightly``.
+    """
+
+    kind: str
+    name: str
+    rules: str = "OneOrder"
+    module: str = "Properties"
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    refutes: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    bugs: tuple[str, ...] = ()
+    cause: str = ""
+    story: str = ""
+    live: bool = False
+    tier: str = "pr"
+    invariants: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+    symmetry: str = ""
+    without: tuple[str, ...] = ()
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether the Python model covers this module."""
+        return self.module == "Properties"
+
+    @cached_property
+    def c(self) -> Constants:
+        """Constants of the Sched model."""
+        return constants(**{**RULESETS[self.rules], **self.constants})
+
+    @cached_property
+    def fixed_c(self) -> Constants:
+        """Constants with the gap closed."""
+        return constants(**{**RULESETS[self.rules], **self.constants, **self.fixed})
+
+    @property
+    def tla(self) -> dict[str, Any]:
+        """Constants as TLC gets them."""
+        return self.c._asdict() if self.has_twin else {k: _freeze(v) for k, v in self.constants.items()}
+
+    @property
+    def tla_fixed(self) -> dict[str, Any]:
+        return (
+            self.fixed_c._asdict()
+            if self.has_twin
+            else {k: _freeze(v) for k, v in {**self.constants, **self.fixed}.items()}
+        )
+
+
+def _freeze(v: Any) -> Any:
+    """TOML has no sets: a table ``{set = [...]}`` stands for one."""
+    if isinstance(v, dict) and set(v) == {"set"}:
+        return frozenset(_freeze(x) for x in v["set"])
+    if isinstance(v, list):
+        return tuple(_freeze(x) for x in v)
+    return v
+
+
+def load(path: Path | None = None) -> list[Config]:
+    """Read all configurations; raises :class:`BadInput` naming the configuration that is wrong."""
+    path = path or tools.spec_dir() / "configs.toml"
+    try:
+        doc = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise BadInput(str(exc), path=path, remedy="restore configs.toml from the distribution") from exc
+    modules: dict[str, dict[str, Any]] = doc.pop("module", {})
+    out: list[Config] = []
+    for kind, entries in doc.items():
+        if kind not in KINDS:
+            raise BadInput(f"unknown table [[{kind}]]", path=path)
+        for e in entries:
+            name = e.get("name", "?")
+            unknown = set(e) - _KEYS
+            if unknown:
+                raise BadInput(f"{name}: unknown key {sorted(unknown)[0]!r}", path=path)
+            if e.get("rules", "OneOrder") not in RULESETS:
+                raise BadInput(f"{name}: unknown rules {e['rules']!r}", path=path)
+            mod = e.get("module", "Properties")
+            defaults = modules.get(mod, {})
+            lists = ("bugs", "invariants", "properties", "without")
+            entry: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in e.items()}
+            entry["constants"] = {**defaults.get("constants", {}), **e.get("constants", {})}
+            for k in ("invariants", "properties"):
+                entry.setdefault(k, tuple(defaults.get(k, ())))
+            entry.setdefault("symmetry", defaults.get("symmetry", ""))
+            cfg = Config(kind=kind, **entry)
+            if kind == "gap" and not (cfg.refutes and cfg.fixed):
+                raise BadInput(f"{name}: a gap needs 'refutes' and 'fixed'", path=path)
+            if cfg.has_twin:
+                try:
+                    cfg.c, cfg.fixed_c  # noqa: B018 - built for its errors
+                except ValueError as exc:
+                    raise BadInput(f"{name}: {exc}", path=path) from exc
+            out.append(cfg)
+    names = [cfg.name for cfg in out]
+    for n in names:
+        if names.count(n) > 1:
+            raise BadInput(f"{n}: two configurations have this name", path=path)
+    return out
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """Figures of the last ``stallproof check --record``: name to states, depth, trace."""
+    path = tools.spec_dir() / "recorded.json"
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text())
+    except ValueError as exc:
+        raise BadInput(str(exc), path=path, remedy="stallproof check --record") from exc
+
+
+def record(figures: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Merge ``figures`` into ``recorded.json``; returns its path."""
+    path = tools.spec_dir() / "recorded.json"
+    merged = {**recorded(), **figures}
+    path.write_text(json.dumps(dict(sorted(merged.items())), indent=1) + "\n")
+    return path

@@ -1,0 +1,174 @@
+"""Run TLC on one configuration and read its ``-tool`` output.
+
+Time-out, out of memory, a parse error or an output without a verdict is :data:`BROKEN`, never success: the
+exit code alone does not say which property was violated.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stallproof.check import tools
+from stallproof.check.tlaval import parse, show
+from stallproof.errors import Unsupported
+
+OK = "ok"
+BROKEN = "broken"  #: the tool did not give a verdict
+LIVENESS = "liveness"  #: TLC does not name the violated temporal property
+
+_MSG = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!@!@", re.S)
+_VAR = re.compile(r"^(?:/\\ )?(\w+) = ", re.M)
+_STATE = re.compile(r"\d+: <(\w+)")
+
+
+@dataclass
+class TraceState:
+    """One state of a counterexample: the action that led to it (empty: initial) and the variables."""
+
+    action: str
+    values: dict[str, Any]
+
+
+@dataclass
+class Result:
+    """What TLC said. ``result`` is OK, BROKEN, LIVENESS or the violated property's name."""
+
+    result: str = BROKEN
+    distinct: int | None = None
+    generated: int | None = None
+    depth: int | None = None
+    collision: str | None = None
+    seconds: float = 0.0
+    trace: list[TraceState] = field(default_factory=list)
+    loop_to: int | None = None  #: liveness: number (from 1) of the trace state the cycle returns to
+    stutters: bool = False  #: liveness: the last state repeats for ever
+    error: str | None = None
+
+
+def values(body: str) -> dict[str, Any]:
+    """The variables of one printed state."""
+    body = body.strip()
+    starts = list(_VAR.finditer(body))
+    out = {}
+    for m, nxt in zip(starts, [*starts[1:], None], strict=True):
+        out[m.group(1)] = parse(body[m.end() : nxt.start() if nxt else len(body)])
+    return out
+
+
+def read(text: str) -> Result:
+    """Interpret ``-tool`` output."""
+    r = Result()
+    for m in _MSG.finditer(text):
+        code, kind, body = int(m.group(1)), m.group(2), m.group(3)
+        if code == 2199:
+            g = re.match(r"([\d,]+) states generated, ([\d,]+) distinct", body)
+            if g:
+                r.generated, r.distinct = (int(x.replace(",", "")) for x in g.groups())
+        elif code == 2200:
+            g = re.search(r"Progress\((\d+)\).*?([\d,]+) states generated.*?, ([\d,]+) distinct", body)
+            if g:
+                r.depth, r.generated, r.distinct = (int(x.replace(",", "")) for x in g.groups())
+        elif code == 2194:
+            g = re.search(r"(\d+)", body)
+            r.depth = int(g.group(1)) if g else r.depth
+        elif code == 2193:
+            r.result = OK
+            g = re.search(r"val = ([\d.E+-]+)\s*$", body)
+            r.collision = g.group(1) if g else None
+        elif code in (2110, 2107):
+            r.result = body.split()[1]
+        elif code == 2112:
+            r.result = body.split()[2]
+        elif code == 2116:
+            r.result = LIVENESS
+        elif code == 2217:
+            head, _, rest = body.partition("\n")
+            g = _STATE.match(head)
+            action = g.group(1) if g else ""
+            r.trace.append(TraceState("" if action == "Initial" else action, values(rest)))
+        elif code == 2218:
+            r.stutters = True
+        elif code == 2122:
+            g = re.search(r"(\d+)", body)
+            r.loop_to = int(g.group(1)) if g else None
+        elif kind == "1" and code not in (2121, 2264, 2268, 2401) and r.error is None:
+            r.error = " ".join(body.split())[:600]
+    if r.result == BROKEN and r.error is None:
+        tail = [line for line in text.splitlines() if line.strip() and not line.startswith("@!@")]
+        r.error = " | ".join(tail[-3:])[:600] or "no output"
+    return r
+
+
+def module(name: str, extends: str, constants: Mapping[str, Any], extra: str = "") -> str:
+    """Text of the model module: one definition per constant."""
+    lines = [f"---- MODULE {name} ----", f"EXTENDS {extends}"]
+    lines += [f"c_{k} == {show(v)}" for k, v in constants.items()]
+    return "\n".join([*lines, extra, "====", ""])
+
+
+def run(
+    extends: str,
+    constants: Mapping[str, Any],
+    *,
+    invariants: Sequence[str] = (),
+    properties: Sequence[str] = (),
+    spec: str = "Spec",
+    symmetry: str = "",
+    definitions: str = "",
+    dump: Path | None = None,
+    workers: int = 1,
+    heap: str = "2g",
+    timeout: float = 600,
+    metadir: Path | None = None,
+    options: Sequence[str] = (),
+    big: bool = False,
+) -> Result:
+    """Check one model with TLC.
+
+    ``constants`` are given by definition override; ``dump`` receives the state graph in dot form;
+    ``big`` picks JVM flags for long runs. Raises ``Unsupported`` if Java or the jar is missing.
+    """
+    java, jar = tools.java(), tools.jar()
+    with tempfile.TemporaryDirectory(prefix="stallproof-tlc-") as tmp:
+        d = Path(tmp)
+        for f in tools.spec_dir().glob("*.tla"):
+            shutil.copy(f, d)
+        (d / "jtmp").mkdir()
+        (d / "MC.tla").write_text(module("MC", extends, constants, definitions))
+        cfg = ["CONSTANTS", *(f"  {k} <- c_{k}" for k in constants), f"SPECIFICATION {spec}"]
+        if symmetry:
+            cfg.append(f"SYMMETRY {symmetry}")
+        if invariants:
+            cfg.append("INVARIANTS " + " ".join(invariants))
+        if properties:
+            cfg.append("PROPERTIES " + " ".join(properties))
+        (d / "MC.cfg").write_text("\n".join(cfg) + "\n")
+        jvm = ["-XX:+UseParallelGC"] if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
+        cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-workers", str(workers)]
+        cmd += ["-metadir", str(metadir or d / "meta"), "-config", "MC.cfg", *options]
+        if dump is not None:
+            cmd += ["-dump", "dot,actionlabels", str(dump)]
+        started = time.monotonic()
+        try:
+            p = subprocess.run(
+                [*cmd, "MC.tla"], cwd=d, capture_output=True, text=True, timeout=timeout, check=False
+            )
+            text, late = p.stdout + p.stderr, False
+        except subprocess.TimeoutExpired as exc:
+            text, late = (exc.stdout or b"").decode(errors="replace"), True
+        except OSError as exc:
+            raise Unsupported(f"cannot run {java}: {exc}", remedy=tools.REMEDY.format("JAVA")) from exc
+        r = read(text)
+        r.seconds = time.monotonic() - started
+        if late:
+            r.result, r.error = BROKEN, f"no verdict after {timeout:.0f} s"
+        return r

@@ -1,0 +1,175 @@
+"""``stallproof check``: the specification, its gaps, graph equality and the proofs, in one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from stallproof.check import config, jobs, tools
+from stallproof.check.jobs import Job, Row
+from stallproof.errors import BadInput, Exit
+
+
+def _proof_rows() -> list[Row]:
+    """The Z3 proofs as rows; absence of the package is a failed row, not silence."""
+    started = time.monotonic()
+    if not find_spec("stallproof_proofs") or not find_spec("z3"):
+        return [Row("proofs", "proof", "proved", "broken", note="stallproof_proofs or z3 is not installed")]
+    import stallproof_proofs
+
+    if not hasattr(stallproof_proofs, "run"):
+        return [Row("proofs", "proof", "proved", "broken", note="stallproof_proofs has no run()")]
+    rows = []
+    for r in stallproof_proofs.run():
+        rows.append(Row(r.name, r.kind, r.expected, r.status, seconds=r.seconds, good=r.ok, note=r.detail))
+    if not rows:
+        return [Row("proofs", "proof", "proved", "broken", note="no obligation was checked")]
+    bad = [r for r in rows if not r.good]
+    proved = sum(r.kind == "obligation" for r in rows)
+    total = Row(
+        "proofs (Z3, unbounded)",
+        "proof",
+        f"{proved} proved, {len(rows) - proved} refuted",
+        "as expected" if not bad else f"{len(bad)} wrong",
+        seconds=time.monotonic() - started,
+        good=not bad,
+        extra={"obligations": [r.json() for r in rows]},
+    )
+    return [total, *bad]
+
+
+def _select(names: tuple[str, ...], tier: str) -> list[config.Config]:
+    every = config.load()
+    if names:
+        known = {c.name for c in every}
+        for n in names:
+            if n not in known:
+                raise BadInput(f"no configuration {n!r}", remedy="stallproof check --list")
+        return [c for c in every if c.name in names]
+    return [c for c in every if tier == "all" or c.tier == tier]
+
+
+def _table(rows: list[Row]) -> Table:
+    t = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("configuration", "expected", "result"):
+        t.add_column(head, overflow="fold")
+    for head in ("states", "depth", "s"):
+        t.add_column(head, justify="right")
+    t.add_column("note", overflow="fold")
+    for r in rows:
+        mark = "[green]ok[/]  " if r.good else "[red]FAIL[/] "
+        t.add_row(
+            mark + r.name,
+            r.expected,
+            r.result if r.trace is None else f"{r.result} in {r.trace}",
+            "" if r.distinct is None else f"{r.distinct:,}",
+            "" if r.depth is None else str(r.depth),
+            f"{r.seconds:.1f}",
+            r.note,
+        )
+    return t
+
+
+@click.command(name="check")
+@click.argument("names", nargs=-1)
+@click.option("--tier", type=click.Choice(["pr", "nightly", "all"]), default="pr", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds per TLC run.")
+@click.option("--list", "list_only", is_flag=True, help="List the configurations and stop.")
+@click.option("--record", is_flag=True, help="Write the figures to spec/recorded.json.")
+@click.option("--no-proofs", is_flag=True, help="Leave the Z3 proofs out.")
+def command(
+    names: tuple[str, ...],
+    tier: str,
+    as_json: bool,
+    workers: int,
+    timeout: float,
+    list_only: bool,
+    record: bool,
+    no_proofs: bool,
+) -> int:
+    """Model-check every configuration, or only NAMES.
+
+    A configuration is *ok* (every statement holds), a *gap* (the named statement is refuted, and holds
+    again with the one fix), or *equal* (TLC's state graph equals the Python model's).
+    """
+    chosen = _select(names, tier)
+    if list_only:
+        for c in chosen:
+            want = f"refuted by {c.refutes}" if c.kind == "gap" else c.kind
+            click.echo(f"{c.name:34} {want:26} {' '.join(c.bugs)}")
+        return Exit.OK
+    tools.java(), tools.jar()
+    todo = jobs.jobs(chosen, timeout)
+    if not names and not no_proofs:
+        todo.append(Job("proofs", "proof", "proved", _proof_rows, cost=10**9))
+    started = time.monotonic()
+    rows = _run(todo, workers, quiet=as_json)
+    order = {c.name: i for i, c in enumerate(chosen)}
+    rows.sort(key=lambda r: order.get(r.name, len(order)))
+    good = all(r.good for r in rows) and bool(rows)
+    seconds = time.monotonic() - started
+    if record:
+        figures: dict[str, dict[str, Any]] = {}
+        for r in rows:
+            if r.good and r.kind in ("ok", "equal"):
+                figures[r.name] = {"states": r.distinct, "depth": r.depth}
+            elif r.good and r.kind == "gap":
+                figures[r.name] = {"trace": r.trace, **r.extra.get("lasso", {})}
+        config.record(figures)
+    if as_json:
+        click.echo(json.dumps({"good": good, "seconds": seconds, "rows": [r.json() for r in rows]}, indent=1))
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(_table(rows))
+        bad = sum(not r.good for r in rows)
+        states = sum(r.distinct or 0 for r in rows)
+        click.echo(
+            f"{len(rows) - bad} of {len(rows)} as expected, {states:,} states, {seconds:.0f} s"
+            + ("" if good else f"; {bad} NOT as expected")
+        )
+    return Exit.OK if good else Exit.FINDING
+
+
+def _run(todo: list[Job], workers: int, quiet: bool) -> list[Row]:
+    rows: list[Row] = []
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        for i, (job, got) in enumerate(jobs.run(todo, workers), 1):
+            rows += got
+            if not quiet:
+                for r in got:
+                    verdict = "ok" if r.good else "FAIL"
+                    click.echo(
+                        f"[{i}/{len(todo)}] {verdict:4} {r.name}: {r.result} {r.seconds:.1f} s", err=True
+                    )
+            del job
+        return rows
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("checking", total=len(todo))
+        for job, got in jobs.run(todo, workers):
+            rows += got
+            bar.update(task, advance=1, description=job.name)
+    return rows

@@ -1,0 +1,43 @@
+"""The configurations: well formed, each gap one cause, errors name the configuration."""
+
+import pytest
+
+from stallproof.check import config
+from stallproof.errors import BadInput
+
+ALL = config.load()
+
+
+def test_there_is_something_to_check():
+    assert {c.kind for c in ALL} == {"ok", "gap", "equal"}
+
+
+@pytest.mark.parametrize("cfg", [c for c in ALL if c.kind == "gap"], ids=lambda c: c.name)
+def test_a_gap_names_a_known_statement_and_its_cause(cfg):
+    known = (
+        {*config.INVARIANTS, *config.STEPS, *config.LIVE}
+        if cfg.has_twin
+        else {*cfg.invariants, *cfg.properties}
+    )
+    assert cfg.refutes in known
+    assert cfg.cause
+    assert cfg.tla != cfg.tla_fixed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[ok]]\nname = 'x'\nconstants = { B = 'many' }", "x: B = 'many' should be"),
+        ("[[ok]]\nname = 'x'\n[[ok]]\nname = 'x'", "two configurations"),
+        ("[[gap]]\nname = 'x'", "needs 'refutes'"),
+        ("[[maybe]]\nname = 'x'", "unknown table"),
+        ("[[ok]]\nname = 'x'\ncolour = 'red'", "unknown key 'colour'"),
+        ("[[ok]]\nname = 'x'\nrules = 'Mine'", "unknown rules"),
+        ("[[ok", "configs.toml"),
+    ],
+)
+def test_a_wrong_file_is_one_error(tmp_path, text, message):
+    path = tmp_path / "configs.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=message):
+        config.load(path)

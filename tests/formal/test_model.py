@@ -1,0 +1,95 @@
+"""The Python twin: what it must hold under the rules to build, and that its checks can fail."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallproof_model import constants, first_violation, graph, lasso
+from stallproof_model.explore import TooBig, edge_set
+from stallproof_model.rulesets import RULESETS
+from stallproof_model.search import instances, judge, sweep
+
+PINGPONG = {"N": 2, "B": 5, "D": 1, "Prompt": (4, 4), "Total": (6, 6), "Ext": (2, 3)}
+N1 = {
+    "N": 3,
+    "B": 4,
+    "ChunkCap": 2,
+    "Budget": 3,
+    "Prompt": (4, 1, 1),
+    "Total": (5, 2, 2),
+    "Recycle": {2, 3},
+}
+
+
+def test_pingpong_is_a_four_state_cycle():
+    c = constants(**{**RULESETS["Proposal40968"], **PINGPONG})
+    found = lasso(graph(c))
+    assert found is not None
+    assert (found.kind, len(found.cycle)) == ("livelock", 4)
+    assert {name for name, _, _ in found.cycle} == {"Schedule", "XferDone"}
+    assert found.cycle[-1][2] == found.prefix[-1][2]
+    assert lasso(graph(constants(**PINGPONG))) is None
+
+
+def test_n1_starves_under_the_guard_and_not_under_gate_loads():
+    for rules in ("Native030", "Native032"):
+        found = lasso(graph(constants(**{**RULESETS[rules], **N1})))
+        assert found is not None
+        assert found.kind == "starvation"
+    assert judge(constants(**N1)).prop == ""
+    closed = constants(**{**RULESETS["Native030"], **N1, "CloseOnWait": True})
+    assert lasso(graph(closed)) is None
+
+
+def test_a_cycle_of_a_lasso_is_fair():
+    g = graph(constants(**{**RULESETS["Native030"], **N1}))
+    found = lasso(g)
+    taken = {name for name, _, _ in found.cycle}
+    assert {"Schedule", "Process"} <= taken
+    edges = edge_set(g)
+    here = found.prefix[-1][2]
+    for name, _, there in found.cycle:
+        assert (here, name, there) in edges
+        here = there
+
+
+@given(st.integers(0, 10**6), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_one_order_keeps_the_promise_on_random_instances(seed, open_system):
+    w = next(instances(seed, open_system=open_system, b=(3, 4)))
+    v = judge(constants(**w), limit=1500)
+    assert v is None or v.prop == "", w
+
+
+def test_a_sweep_of_a_gap_finds_it():
+    assert sweep({"Lateral": "none", "RunEvict": False}, 60, seed=1)["NoWedge"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"Nope": 1}, "unknown constant"),
+        ({"N": 3, "Prompt": (1,), "Total": (2,)}, "should have N = 3"),
+        ({"FenceMode": "Maybe"}, "is not one of"),
+        ({"P": True}, "should be a int"),
+        ({"Ext": (3, 0)}, "larger than its prompt"),
+        ({"Recycle": {7}}, "outside"),
+        ({"Total": (2, 2)}, "must exceed"),
+    ],
+)
+def test_wrong_constants_name_the_field(given, message):
+    with pytest.raises(ValueError, match=message):
+        constants(**given)
+
+
+def test_a_graph_beyond_the_limit_is_no_verdict():
+    with pytest.raises(TooBig):
+        graph(constants(), limit=3)
+    assert judge(constants(), limit=3) is None
+
+
+def test_first_violation_gives_the_shortest_trace():
+    w = {"N": 2, "B": 4, "D": 1, "Prompt": (3, 3), "Total": (5, 5), "Ext": (2, 2)}
+    found = first_violation(graph(constants(**{**RULESETS["Native023"], **w})), ["NoWedge"])
+    assert found.prop == "NoWedge"
+    assert [name for name, _, _ in found.trace] == ["", "Schedule", "XferDone", "XferDone", "Schedule"]

@@ -1,0 +1,62 @@
+"""Reading TLC's -tool output: no verdict is never success."""
+
+import pytest
+
+from stallproof.check import tlc
+
+START = "@!@!@STARTMSG {}:{} @!@!@\n{}\n@!@!@ENDMSG {} @!@!@\n"
+
+
+def msg(code, body, kind=0):
+    return START.format(code, kind, body, code)
+
+
+def test_success_with_counts():
+    r = tlc.read(
+        msg(
+            2193,
+            "Model checking completed. No error has been found.\n  calculated (optimistic):  val = 6.0E-13",
+        )
+        + msg(2199, "6648 states generated, 3380 distinct states found, 0 states left on queue.")
+        + msg(2194, "The depth of the complete state graph search is 31.")
+    )
+    assert (r.result, r.distinct, r.generated, r.depth, r.collision) == (tlc.OK, 3380, 6648, 31, "6.0E-13")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "result"),
+    [
+        (2110, "Invariant NoWedge is violated.", "NoWedge"),
+        (2107, "Invariant InFlightSafe is violated by the initial state:", "InFlightSafe"),
+        (2112, "Action property NoZeroPre is violated.", "NoZeroPre"),
+        (2116, "Temporal properties were violated.", tlc.LIVENESS),
+    ],
+)
+def test_violations_are_named(code, body, result):
+    assert tlc.read(msg(code, body, 1)).result == result
+
+
+def test_trace_and_lasso():
+    r = tlc.read(
+        msg(2217, "1: <Initial predicate>\n/\\ s = [a |-> 1]\n/\\ t = <<>>", 4)
+        + msg(2217, "2: <Schedule line 3, col 1 to line 4, col 2 of module M>\ns = [a |-> 2]", 4)
+        + msg(2122, "Back to state 1: <Schedule line 3>", 4)
+    )
+    assert [t.action for t in r.trace] == ["", "Schedule"]
+    assert r.trace[0].values == {"s": {"a": 1}, "t": ()}
+    assert r.loop_to == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Error: Could not find or load main class tlc2.TLC",
+        msg(2103, "TLC threw an exception", 1),
+        "@!@!@STARTMSG",
+    ],
+)
+def test_no_verdict_is_broken_and_says_why(text):
+    r = tlc.read(text)
+    assert r.result == tlc.BROKEN
+    assert r.error
