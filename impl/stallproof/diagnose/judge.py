@@ -1,0 +1,508 @@
+"""Verdict rules for an interval without tokens. Each rule names its source; see ``docs/diagnose.md``.
+
+Two principles. *A stall must be shown*: an interval without a token is not one, because a long prefill, a
+compilation, a pause and a stale record look the same. *The future counts*: while a parked load may still
+complete, nothing is proved, unless its completion, its failure or its deadline is in evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .engine import (
+    IDLE,
+    INTERVAL,
+    PROGRESSING,
+    STALLED,
+    UNKNOWN,
+    Engine,
+    Evidence,
+    Finding,
+    Missing,
+    Quiet,
+    Verdict,
+)
+from .observe import NAN, Obs, Stats
+
+if TYPE_CHECKING:
+    from .session import Instance
+
+#: seconds after which a step that has not come back counts as hung, where arrivals show that time passed
+HANG = 120.0
+#: seconds after which a parked load has missed every documented deadline (NIXL 480 s, Mooncake receive 540 s)
+LOAD_DEADLINE = 600.0
+#: seconds for which a lone grammar compile is believed where the version does not count deferred requests
+GRAMMAR = 60.0
+
+
+class Result(msgspec.Struct, kw_only=True):
+    verdict: Verdict
+    why: str
+    finding: Finding | None = None
+    missing: Missing | None = None
+
+
+def ev(o: Obs | Stats, says: str, tier: str | None = None) -> Evidence:
+    if isinstance(o, Stats):
+        t = "D" if o.level == "METRICS" else "C" if o.level == "DEBUG" else "B" if o.level == "DUMP" else "E"
+    else:
+        t = o.tier
+    return Evidence(ref=o.ref, tier=tier or t, says=says)
+
+
+def found(mechanism: str, rule: str, evidence: list[Evidence], eng: Engine, **kw: object) -> Finding:
+    f = Finding(mechanism=mechanism, rule=rule, evidence=evidence[:12], **kw)  # type: ignore[arg-type]
+    f.tier = max((e.tier for e in f.evidence), default="E")
+    return f
+
+
+# ---------------------------------------------------------------- evidence of a hang below the scheduler
+
+
+def hang(eng: Engine, inst: Instance) -> Finding | None:
+    """Direct evidence since the last token that a step did not come back, or that the engine is dead."""
+    t = eng.tally
+    if t.has("frame_assert") and t.has("assertion"):
+        return found(
+            "double_completion", "assert-xfer-finished",
+            [ev(t.last["frame_assert"], "assertion inside _update_from_kv_xfer_finished"),
+             ev(t.last["assertion"], "the assertion")],
+            eng, confidence="high",
+        )  # fmt: skip
+    if t.has("rpc_timeout"):
+        o = t.first["rpc_timeout"]
+        method = str(o.data.get("what", "?"))
+        f = found(
+            "worker_hang", "rpc-timeout",
+            [ev(o, f"the call {method} to the workers timed out")], eng, confidence="high",
+        )  # fmt: skip
+        if o.t == o.t:
+            f.onset = (o.t - inst.rpc_timeout - INTERVAL, o.t - inst.rpc_timeout)
+            f.note = (
+                f"the record is the time-out ({inst.rpc_timeout:.0f} s, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS), "
+                "not the start"
+            )
+        return dump_evidence(f, eng, inst)
+    if t.has("collective_timeout"):
+        o = t.first["collective_timeout"]
+        return dump_evidence(
+            found("worker_hang", "collective-timeout", [ev(o, "a collective timed out")], eng, confidence="high"),
+            eng, inst,
+        )  # fmt: skip
+    if t.has("crash"):
+        f = found(
+            "engine_died", "device-error", [ev(t.first["crash"], "device error")], eng, confidence="high"
+        )
+        return dump_evidence(f, eng, inst)
+    if t.has("engine_dead"):
+        return dump_evidence(
+            found("engine_died", "engine-dead", [ev(t.first["engine_dead"], "the engine is gone")], eng,
+                  confidence="high"),
+            eng, inst,
+        )  # fmt: skip
+    if t.has("dump"):
+        o = t.last["dump"]
+        f = found(
+            "engine_died", "dump-without-cause",
+            [ev(o, "the engine dumped its step: execute or sample raised an exception")], eng,
+            rivals=[
+                ("time-out of a hung worker (300 s by default)", "a line 'RPC call to ... timed out' near the dump"),
+                ("device error or assertion in the model", "the traceback after the dump"),
+            ],
+        )  # fmt: skip
+        if o.t == o.t:
+            f.onset = (o.t - inst.rpc_timeout - INTERVAL, o.t)
+        return dump_evidence(f, eng, inst)
+    return None
+
+
+def dump_evidence(f: Finding, eng: Engine, inst: Instance) -> Finding:
+    """Add what a dump says: who was in the step."""
+    d = inst.dump
+    if d is None or inst.dump_obs is None:
+        return f
+    if all(e.ref != inst.dump_obs.ref for e in f.evidence):
+        f.evidence.append(
+            ev(inst.dump_obs, f"the step held {len(d.requests)} requests, {d.scheduled_tokens} tokens")
+        )
+    f.concerned = [r.id for r in d.requests][:20]
+    f.count = len(d.requests)
+    return f
+
+
+def shm(eng: Engine) -> Finding | None:
+    """Repeated "no broadcast block" records of the engine, with no start-up or compilation between them."""
+    t = eng.tally
+    if t.n("shm") < 3 or not t.after("shm", "compile"):
+        return None
+    obs = [o for o in t.some["shm"] if o.data.get("new")]
+    first, last = t.first["shm"], t.last["shm"]
+    # an idle worker of an old release waits in the same place and may say so
+    if len(obs) < 3 or (first.engine == -1 and first.data.get("worker")):
+        return None
+    n = int(first.data.get("n", 60))
+    f = found(
+        "shm_lost", "shm-repeated",
+        [ev(first, f"first of {t.n('shm')} records, one each {n} s"), ev(last, "the last one")], eng,
+        rivals=[
+            ("a worker hangs in a step (device or collective)", "py-spy dump of every worker"),
+            ("a long compilation without log lines", "worker CPU use; compile cache growing"),
+        ],
+    )  # fmt: skip
+    if first.t == first.t:
+        f.onset = (first.t - 2 * n, first.t - n)
+    return f
+
+
+def stack(eng: Engine, inst: Instance) -> Finding | None:
+    """A stack that shows where the engine or a worker stands; counts only beside an interval without tokens."""
+    states = inst.stack_states()
+    for state, key, says in (
+        ("dummy", "dp_desync", "the engine runs dummy batches for other ranks"),
+        ("worker_wait", "worker_hang", "EngineCore waits for its workers"),
+        ("device", "worker_hang", "a thread waits for the device or a collective"),
+    ):
+        if state in states:
+            threads = states[state]
+            return found(
+                key, f"stack-{state}",
+                [Evidence(ref=th.ref, tier="B", says=f"{says}: {', '.join(th.frames[:3])}") for th in threads[:3]],
+                eng, confidence="high" if len(threads) > 1 else "medium",
+            )  # fmt: skip
+    return None
+
+
+# ---------------------------------------------------------------- the interval
+
+
+def _observed(q: Quiet, end: float, inst: Instance) -> float:
+    """Seconds without a token that the evidence covers; 0 where no clock says."""
+    t = end if end == end else q.last.t
+    return max(0.0, t - q.start) if t == t and q.start == q.start else 0.0
+
+
+def _concerned(eng: Engine) -> list[str]:
+    gone = set(eng.tally.ids.get("abort", {})) | set(eng.tally.ids.get("done", {}))
+    return [i for i in eng.tally.ids.get("add", {}) if i not in gone][:20]
+
+
+def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats | None) -> Result:
+    """The verdict for a stretch of records without tokens while Running or Waiting is above zero.
+
+    ``end``: seconds of the last line of the input or of the closing record. ``closed``: that record, if tokens
+    came again or the engine emptied.
+    """
+    s = q.last
+    secs = _observed(q, end, inst)
+    base = [ev(q.first, _says(q.first))]
+    if q.last.ref != q.first.ref:
+        base.append(ev(q.last, _says(q.last)))
+    if q.before is not None:
+        base.insert(0, ev(q.before, "the last record with tokens: " + _says(q.before)))
+    onset = (q.before.t if q.before is not None else q.start, q.first.t)
+    if q.first.legacy and (secs < HANG or closed is not None):
+        return Result(
+            verdict=PROGRESSING if closed is not None else UNKNOWN,
+            why="V0 prints a record per step: a zero record is not an interval",
+            missing=None
+            if closed is not None
+            else Missing(what="a longer stretch of the log", command=_metrics(eng)),
+        )
+    if eng.paused is not None:
+        return Result(verdict=IDLE, why="the engine is paused or asleep: " + eng.paused.ref.quote[:80])
+    hung = hang(eng, inst) or shm(eng)
+    if hung is None and closed is None:
+        if "idle" in inst.stack_states() and s.running > 0:
+            return Result(
+                verdict=IDLE, why="the record is stale: the stack shows EngineCore waiting for work"
+            )
+        hung = stack(eng, inst)
+    if hung is not None:
+        hung.evidence = (base + hung.evidence)[:12]
+        if math.isnan(hung.onset[0]) or q.before is not None:
+            hung.onset = onset
+        hung.concerned = hung.concerned or _concerned(eng)
+        hung.count = hung.count or s.running + max(0, s.waiting)
+        return Result(verdict=STALLED, why="no token, and the step does not come back", finding=hung)
+    if s.running == 0:
+        r = _nothing_runs(q, eng, inst, secs, base)
+    else:
+        r = _something_runs(q, eng, inst, secs, base, end)
+    if closed is not None:
+        r = _resolved(r, q, secs, closed)
+    if r.finding is not None:
+        if math.isnan(r.finding.onset[0]):
+            r.finding.onset = onset
+        r.finding.concerned = r.finding.concerned or _concerned(eng)
+        r.finding.count = r.finding.count or max(0, s.running) + max(0, s.waiting)
+    return r
+
+
+def _resolved(r: Result, q: Quiet, secs: float, closed: Stats) -> Result:
+    if r.verdict == STALLED and ((r.finding is not None and r.finding.certain) or secs >= HANG):
+        r.why += "; it ended"
+        return r
+    if closed.tokens > 0 and secs <= 5 * INTERVAL + 300:
+        return Result(verdict=PROGRESSING, why="a long prefill or step: tokens were credited afterwards")
+    if closed.tokens > 0:
+        return Result(
+            verdict=UNKNOWN, why=f"{secs:.0f} s without a token, then progress again", missing=r.missing
+        )
+    return Result(
+        verdict=UNKNOWN, why="the requests left without a token (aborted, or finished between records)"
+    )
+
+
+def _says(s: Stats) -> str:
+    parts = [f"Running {s.running}", f"Waiting {s.waiting}"]
+    if s.deferred:
+        parts.append(f"Deferred {s.deferred}")
+    if s.kv == s.kv:
+        parts.append(f"KV {s.kv:.1f} %")
+    if s.tokens == s.tokens:
+        parts.append(f"{s.tokens:.1f} tokens/s")
+    return ", ".join(parts)
+
+
+def _metrics(eng: Engine) -> str:
+    return (
+        "for i in 1 2; do curl -s http://HOST:PORT/metrics | grep -E "
+        "'num_requests|kv_cache_usage|tokens_total|prefix_cache_queries'; sleep 30; done > scrapes.txt; "
+        "stallproof diagnose THIS_LOG scrapes.txt"
+    )
+
+
+def _pyspy(inst: Instance) -> str:
+    pid = inst.core_pid or "$(pgrep -f EngineCore | head -1)"
+    return f"py-spy dump --pid {pid} > stack.txt; stallproof diagnose THIS_LOG stack.txt"
+
+
+def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence]) -> Result:
+    """Running 0, Waiting above 0, no token for a whole interval."""
+    s, t = q.last, eng.tally
+    if eng.self_preempt is not None:
+        a, b = eng.self_preempt
+        return Result(
+            verdict=STALLED, why="the only request pre-empted itself and is not admitted again",
+            finding=found(
+                "self_preempt", "kv-high-then-zero",
+                [ev(a, _says(a)), ev(b, _says(b) + ": KV fell to nothing and the request went back to waiting")] + base[-1:],
+                eng, confidence="high", onset=(a.t, b.t),
+                rivals=[("the client gave up at that moment", "an 'Aborted request' line; Waiting would be 0")],
+            ),
+        )  # fmt: skip
+    done = _completed(q, eng)
+    if done is not None:
+        return Result(
+            verdict=STALLED, why="a load has completed and nothing is scheduled",
+            finding=found(
+                "head_blocks_holders" if s.capacity else "load_done_not_promoted", "completed-and-parked",
+                base + done, eng, confidence="high",
+            ),
+        )  # fmt: skip
+    if s.fetch and s.fetch[2] > 0 and (q.fetch_done >= 2 or secs >= INTERVAL):
+        return Result(
+            verdict=STALLED, why="fetched requests wait and nothing is scheduled",
+            finding=found(
+                "head_blocks_holders" if s.capacity else "load_done_not_promoted", "fetch-completed-waiting", base, eng,
+                confidence="high", note=f"KV fetch: {s.fetch[2]} completed and waiting",
+            ),
+        )  # fmt: skip
+    failed = _failures(eng)
+    parked = s.deferred or 0
+    connector = "connector" in inst.facts
+    if s.deferred is not None and parked == 0:
+        held = s.kv == s.kv and s.kv >= 1.0
+        if held and connector and secs < LOAD_DEADLINE:
+            return Result(
+                verdict=UNKNOWN, why="requests wait for capacity that transfers may still give back",
+                missing=Missing(
+                    what=f"whether the sends that hold {s.kv:.1f} % of the pool complete",
+                    command=_metrics(eng), candidate="held_blocks",
+                    rivals=[
+                        ("sends still in flight", "KV usage falls in a later record"),
+                        ("blocks leaked", "KV usage stays for longer than the lease (30 s to 480 s)"),
+                    ],
+                ),
+            )  # fmt: skip
+        mech = "held_blocks" if held and inst.delayed > 0 else "wedge" if held else "head_never_fits"
+        return Result(
+            verdict=STALLED, why="requests wait for capacity, nothing runs, nothing is parked",
+            finding=found(
+                mech, "capacity-with-nothing-running", base, eng,
+                confidence="high" if q.lines > 1 or q.hit_moved else "medium",
+                certain=secs >= GRAMMAR or q.lines > 2,
+                rivals=[
+                    ("admission arithmetic that never comes out, though the head would fit",
+                     "the head's prompt length against num_gpu_blocks - 1 blocks"),
+                    ("paused by an administrator", "/is_paused; 'setting pause state' in the log"),
+                ],
+            ),
+        )  # fmt: skip
+    if failed:
+        return Result(
+            verdict=STALLED, why="a load failed and its request still waits",
+            finding=found("load_lost", "failed-and-parked", base + failed, eng,
+                          certain=secs >= GRAMMAR, confidence="high" if parked else "medium"),
+        )  # fmt: skip
+    past = secs >= LOAD_DEADLINE
+    if s.deferred is not None or connector:
+        cap = s.capacity or 0
+        if past:
+            return Result(
+                verdict=STALLED, why="parked requests are past every documented deadline",
+                finding=found("head_blocks_holders" if cap else "parked", "parked-past-deadline", base, eng,
+                              note=f"{secs:.0f} s without a token; deadline {LOAD_DEADLINE:.0f} s",
+                              rivals=_parked_rivals(s)),
+            )  # fmt: skip
+        return Result(
+            verdict=UNKNOWN, why="parked loads may still complete",
+            missing=Missing(
+                what="whether the parked loads completed, failed or are still running",
+                command=_metrics(eng) if s.kv != 0 else _pyspy(inst),
+                candidate="head_blocks_holders" if cap else "parked", rivals=_parked_rivals(s),
+            ),
+        )  # fmt: skip
+    if (secs >= GRAMMAR and (q.lines > 2 or t.has("add"))) or q.hit_moved:
+        return Result(
+            verdict=STALLED, why="requests wait, nothing runs, and newcomers change nothing",
+            finding=found(
+                "head_never_fits" if s.kv < 1.0 else "wedge", "waiting-with-nothing-running", base, eng,
+                note="the prefix hit rate moves: the head is retried and refused every step" if q.hit_moved else "",
+                rivals=[("a grammar is being compiled", "py-spy dump: a compile thread is busy"),
+                        ("parked on a remote load (this version does not count them)", "connector lines in the log")],
+            ),
+        )  # fmt: skip
+    return Result(
+        verdict=UNKNOWN, why="one record without tokens while requests wait",
+        missing=Missing(
+            what="a second look: the version does not say whether the requests are parked",
+            command=_metrics(eng), candidate="wedge",
+            rivals=[
+                ("parked on a grammar, an encoder or a remote load", "DEBUG log, or num_requests_waiting_by_reason from 0.20 on"),
+                ("the head can never fit", "its prompt length against the pool"),
+                ("stale record after an abort", "an 'Aborted request' line, or a probe request"),
+            ],
+        ),
+    )  # fmt: skip
+
+
+def _parked_rivals(s: Stats) -> list[tuple[str, str]]:
+    held = s.kv == s.kv and s.kv < 0.05
+    out = [
+        ("remote loads are slow but alive", "transfer counters grow; KV fetch stages (0.32 and later) move"),
+        ("a completion or a failure report was lost", "the peer's log for the same request ids"),
+    ]
+    if held:
+        out.insert(
+            0,
+            (
+                "parked without blocks: grammar, encoder, look-up or session",
+                "KV usage is 0: no load was admitted",
+            ),
+        )
+    if s.capacity:
+        out.append(
+            (
+                "a finished load is stranded behind the refused head",
+                "DEBUG: 'Finished recving' for a request that waits",
+            )
+        )
+    return out
+
+
+def _completed(q: Quiet, eng: Engine) -> list[Evidence] | None:
+    """A completed load whose request is seen parked again afterwards, or that nothing follows."""
+    t = eng.tally
+    for kind in ("recv", "received"):
+        for rid in t.ids.get(kind, {}):
+            again = [o for o in t.some.get("parked", []) if o.data["id"] == rid]
+            first = next((o for o in t.some[kind] if o.data["id"] == rid), None)
+            if first is not None and again and again[-1].ref.line > first.ref.line:
+                return [ev(first, f"the load of {rid} completed"), ev(again[-1], "and it is parked still")]
+    o = t.first.get("recv")
+    if o is not None and q.last.t - o.t >= INTERVAL:
+        return [ev(o, f"the load of {o.data['id']} completed, and no token followed")]
+    return None
+
+
+def _failures(eng: Engine) -> list[Evidence]:
+    out = []
+    for kind, says in (
+        ("pull_failed", "a load failed"),
+        ("p_not_ready", "the prefill side was not ready"),
+        ("producer_timeout", "the producer gave up and freed the blocks"),
+    ):
+        if kind in eng.tally.last:
+            out.append(ev(eng.tally.last[kind], says))
+    return out
+
+
+def _something_runs(
+    q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence], end: float
+) -> Result:
+    """Running above 0, no token for a whole interval."""
+    s, t = q.last, eng.tally
+    if q.preempting >= 2:
+        return Result(
+            verdict=STALLED, why="pre-emptions go on and no token comes out",
+            finding=found("livelock", "preempting-without-tokens", base, eng, confidence="high"),
+        )  # fmt: skip
+    if (q.kv_grew or (q.moved and q.lines > 1)) and q.stuck <= 2:
+        return Result(verdict=PROGRESSING, why="a long prefill: KV usage moves while no token is credited")
+    if s.running >= 16 and s.kv == s.kv and s.kv < 0.05 and q.stuck >= q.lines and not t.has("compile"):
+        return Result(
+            verdict=STALLED, why=f"{s.running} requests run and hold no block: no step has finished",
+            finding=found(
+                "collective_hang", "many-running-kv-zero", base, eng, confidence="medium", certain=secs >= GRAMMAR,
+                rivals=[("a first step that compiles or captures graphs", "compile lines of the workers"),
+                        ("a very large pool (use below 0.05 %)", "num_gpu_blocks")],
+            ),
+        )  # fmt: skip
+    if q.growing >= 3 and q.lines >= 4 and q.stuck <= 2:
+        return Result(
+            verdict=STALLED, why="the queue grows step by step, and running requests get no token",
+            finding=found("running_not_scheduled", "waiting-grows-without-tokens", base, eng),
+        )  # fmt: skip
+    aborted = set(t.ids.get("abort", {}))
+    arrived = [o for o in t.some.get("add", []) if o.data["id"] not in aborted]
+    if arrived:
+        first = arrived[0]
+        wait = end - first.t if end == end and first.t == first.t else 0.0
+        if wait >= HANG and secs >= HANG:
+            return Result(
+                verdict=STALLED, why=f"a request that arrived {wait:.0f} s ago changed nothing: no step comes back",
+                finding=found(
+                    "worker_hang", "arrivals-without-a-step", base + [ev(first, "arrived during the silence")], eng,
+                    rivals=[("a step or compilation longer than the bound", "worker CPU use, compile lines"),
+                            ("the running requests are never scheduled", "py-spy dump of EngineCore: busy in step()")],
+                ),
+            )  # fmt: skip
+    if aborted and not arrived and len(aborted) >= s.running + max(0, s.waiting):
+        return Result(verdict=IDLE, why="every request was aborted; the record is stale (vLLM #29928)")
+    return Result(
+        verdict=UNKNOWN, why="no token in the last record; a hang, a long prefill and a stale record look the same",
+        missing=Missing(
+            what="a second look at the step counter, or a stack of EngineCore",
+            command=_pyspy(inst), candidate="worker_hang",
+            rivals=[
+                ("a step hangs in a worker or the device", "py-spy: EngineCore in acquire_read or get_response, twice"),
+                ("a long prefill or a compilation", "iteration counter or KV usage moves; worker busy"),
+                ("stale record after all requests were aborted (vLLM #29928)",
+                 "abort lines; a probe request is answered"),
+            ],
+        ),
+    )  # fmt: skip
+
+
+def window(a: Obs | Stats | None, b: Obs | Stats | None) -> float:
+    """Seconds from ``a`` to ``b``; 0 where unknown."""
+    if a is None or b is None or a.t != a.t or b.t != b.t:
+        return 0.0
+    return max(0.0, b.t - a.t)
+
+
+__all__ = ["NAN", "Result", "hang", "judge_quiet", "shm", "stack", "window"]
