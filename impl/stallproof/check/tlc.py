@@ -153,7 +153,7 @@ def run(
         (d / "MC.cfg").write_text("\n".join(cfg) + "\n")
         jvm = ["-XX:+UseParallelGC"] if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
-        cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-workers", str(workers)]
+        cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0", "-workers", str(workers)]
         cmd += ["-metadir", str(metadir or d / "meta"), "-config", "MC.cfg", *options]
         if dump is not None:
             cmd += ["-dump", "dot,actionlabels", str(dump)]

@@ -131,7 +131,7 @@ def command(
             if r.good and r.kind in ("ok", "equal"):
                 figures[r.name] = {"states": r.distinct, "depth": r.depth}
             elif r.good and r.kind == "gap":
-                figures[r.name] = {"trace": r.trace, **r.extra.get("lasso", {})}
+                figures[r.name] = r.extra.get("lasso") or {"trace": r.trace}
         config.record(figures)
     if as_json:
         click.echo(json.dumps({"good": good, "seconds": seconds, "rows": [r.json() for r in rows]}, indent=1))
