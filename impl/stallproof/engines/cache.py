@@ -1,4 +1,4 @@
-"""The cache folder: where engines live, how a half-made one is told from a whole one, one writer at a time."""
+"""The cache folder: where engines live, how a half-made one is told from a whole one, one writer."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stallproof.errors import BadInput
 
@@ -53,7 +54,7 @@ def settings(python: Path) -> Settings:
     return Settings(run.stdout)
 
 
-def _open(url: str, cert: str | None, accept: str | None = None):  # type: ignore[no-untyped-def]
+def _open(url: str, cert: str | None, accept: str | None = None) -> Any:
     parts = urllib.parse.urlsplit(url)
     headers = {"Accept": accept} if accept else {}
     if parts.username:  # urllib does not take credentials from the address

@@ -4,7 +4,7 @@ Layout below ``<cache>/engines``::
 
     base-<id>/             virtual environment with the full release
     <release>/             Python sources of one release (for the full one: only a dist-info)
-    shim-<id>/             makes the ``stallproof`` that is running importable there, and registers its plug-in
+    shim-<id>/             makes the running ``stallproof`` importable there, and registers its plug-in
     ../sdists/             source releases as downloaded (they hold vLLM's own tests, too)
 """
 
@@ -168,9 +168,7 @@ def _base(say: Say) -> None:
         raise BadInput(f"the environment reports vLLM {seen}, expected {BASE}")
     cache.seal(
         folder,
-        Manifest(
-            BASE, "full", base_digest(), str(python), torch, cache.size(folder), time.monotonic() - t0
-        ),
+        Manifest(BASE, "full", base_digest(), str(python), torch, cache.size(folder), time.monotonic() - t0),
     )
     say(f"  done: {cache.size(folder) / 1e9:.1f} GB, {time.monotonic() - t0:.0f} s")
 
@@ -284,7 +282,9 @@ def shim() -> Path:
     link, info = folder / "stallproof", folder / "stallproof_engine_plugin-0.1.dist-info"
     if not link.exists() or not (info / "entry_points.txt").exists():
         info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stallproof-engine-plugin\nVersion: 0.1\n")
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: stallproof-engine-plugin\nVersion: 0.1\n"
+        )
         if not link.exists():
             spare = folder / f".link-{os.getpid()}"
             spare.symlink_to(package)

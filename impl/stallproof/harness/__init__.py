@@ -1,0 +1,1 @@
+"""Drive the real scheduler of an engine release on CPU, without weights, under scripted circumstances."""

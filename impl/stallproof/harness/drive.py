@@ -1,0 +1,443 @@
+"""Run one scenario on one scheduler class: the engine's loop, a simulated worker, scripted completions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stallproof.harness.monitors import Monitors
+from stallproof.scenario import Load, Request, Scenario, Stream
+
+#: after the last scripted request has ended, so many further steps show what is released late
+_TAIL = 64
+#: calls in a row with work, nothing in flight and nothing pending outside, that count as a wedge
+_WEDGE = 3
+
+
+@dataclass
+class Result:
+    """Outcome of one run, plain data."""
+
+    scenario: str
+    version: str
+    scheduler: str
+    violated: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    finished: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    outputs: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    free: int = 0
+    pool: int = 0
+    events: dict[str, int] = field(default_factory=dict)
+    died: str = ""
+    fired: dict[str, int] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Clock:
+    """Counts up by a microsecond per reading: records keep their order, runs are reproducible."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now = round(self.now + 1e-6, 6)
+        return self.now
+
+
+def _tokens(seed: str, n: int) -> list[int]:
+    """``n`` token ids that depend on ``seed`` only; never the end-of-sequence token."""
+    out: list[int] = []
+    block = 0
+    while len(out) < n:
+        raw = hashlib.sha256(f"{seed}/{block}".encode()).digest()
+        out += [3 + int.from_bytes(raw[i : i + 2], "big") % 500 for i in range(0, 32, 2)]
+        block += 1
+    return out[:n]
+
+
+class Run:
+    """One scenario on one live scheduler; :meth:`go` does it all."""
+
+    def __init__(self, scenario: Scenario, cls: type, version: str, name: str, trace: str | None = None):
+        from stallproof.harness.config import make_scheduler
+        from stallproof.vllm.recording import attach, attach_file, recorded
+
+        self.sc = scenario
+        self.clock = Clock()
+        self.result = Result(scenario.id, version, name)
+        self.sched = make_scheduler(recorded(cls), scenario.engine)
+        self.watch = Monitors(depth=scenario.engine.depth)
+        if trace:
+            rec = attach_file(
+                self.sched, trace, source="harness", every=1, clock=self.clock, run=_run_id(scenario, version)
+            )
+            rec.put = _both(rec.put, self.watch)
+        else:
+            rec = attach(self.sched, self.watch, every=1, clock=self.clock)
+        self.rec = rec
+        self.connector = self.sched.connector
+        self.flight: deque[tuple[Any, dict[str, bool]]] = deque()
+        self.step = 0
+        self.loads: list[tuple[int, Any]] = []
+        self.sends: list[tuple[int, str, str]] = []
+        self.live: dict[str, Request | Stream] = {}
+        self.waiting: list[tuple[int, str, Request]] = []
+        for q in scenario.request:
+            for k in range(q.count):
+                rid = q.id if q.count == 1 else f"{q.id}{k}"
+                self.waiting.append((q.arrive + k * q.every, rid, q))
+        self.waiting.sort(key=lambda w: w[0])
+        self.must = {rid for _, rid, q in self.waiting if q.must_finish}
+        self.all = {rid for _, rid, _ in self.waiting}
+        self.stream_count = [0] * len(scenario.stream)
+        self.outputs: dict[str, int] = {}
+        self.ended: dict[str, str] = {}
+        self.end_step: dict[str, int] = {}
+        self.arrived: dict[str, int] = {}
+        self.aborts: list[tuple[int, str]] = []
+        self.quiet = 0
+        self.objects: dict[str, Any] = {}
+        self.requests_made = 0
+
+    # ------------------------------------------------------------ the loop
+
+    def go(self) -> Result:
+        try:
+            self._loop()
+        except Exception as exc:  # the engine's loop would end here
+            self.result.died = f"{type(exc).__name__}: {exc}"[:300]
+            prop = self.sc.expect.death
+            self.watch.found(prop, f"the engine's loop dies: {self.result.died or type(exc).__name__}")
+        self._judge()
+        return self.result
+
+    def _loop(self) -> None:
+        tail = 0
+        for step in range(self.sc.steps):
+            self.step = step
+            self._happenings()
+            if self._has_requests():
+                self._dispatch()
+            elif not self.flight and not self.waiting:
+                tail += 1
+                if tail > _TAIL and not self._pending():
+                    break
+                continue
+            depth = self.sc.engine.depth
+            if self.flight and (len(self.flight) >= depth or not self._has_requests()):
+                self._process()
+            if not self.waiting and self.all <= set(self.ended):
+                tail += 1
+                if tail > _TAIL:
+                    break
+        while self.flight and not self.result.died:
+            self._process()
+
+    def _has_requests(self) -> bool:
+        s = self.sched
+        if hasattr(s, "has_requests"):
+            return bool(s.has_requests())
+        return bool(s.has_unfinished_requests() or s.has_finished_requests())
+
+    def _happenings(self) -> None:
+        while self.waiting and self.waiting[0][0] <= self.step:
+            _, rid, asked = self.waiting.pop(0)
+            self._add(rid, asked)
+            if asked.abort >= 0:
+                self.aborts.append((asked.abort, rid))
+        for i, stream in enumerate(self.sc.stream):
+            if self.step < stream.start or self.all <= set(self.ended):
+                continue
+            mine = sum(
+                1 for r, q in self.live.items()
+                if q is stream and r not in self.ended and r not in {x.request_id for x in self.sched.running}
+            )  # fmt: skip
+            for _ in range(stream.keep - mine):
+                rid = f"{stream.id}{self.stream_count[i]}"
+                self.stream_count[i] += 1
+                self._add(rid, stream)
+        for when, rid in list(self.aborts):
+            if when <= self.step:
+                self.aborts.remove((when, rid))
+                self._abort(rid)
+        for rid, q in list(self.live.items()):
+            if isinstance(q, Request) and q.abort_on and rid not in self.ended and self._is(rid, q.abort_on):
+                self._abort(rid)
+        for at in self.sc.at:
+            if at.step == self.step:
+                self._do(at.do)
+
+    def _is(self, rid: str, state: str) -> bool:
+        request = self.sched.requests.get(rid)
+        if request is None:
+            return False
+        name = request.status.name
+        received = rid in self.sched.finished_recving_kv_req_ids
+        if state == "running":
+            return name == "RUNNING"
+        return name == "WAITING_FOR_REMOTE_KVS" and received == (state == "received")
+
+    def _do(self, what: str) -> None:
+        if what in ("pause_new", "pause_all", "resume"):
+            from vllm.v1.core.sched.interface import PauseState
+
+            names = {"pause_new": "PAUSED_NEW", "pause_all": "PAUSED_ALL", "resume": "UNPAUSED"}
+            self.sched.set_pause_state(PauseState[names[what]])
+        else:
+            self.sched.reset_prefix_cache(reset_running_requests=what == "reset_running")
+
+    def _abort(self, rid: str) -> None:
+        from vllm.v1.request import RequestStatus
+
+        if rid in self.sched.requests:
+            self.sched.finish_requests(rid, RequestStatus.FINISHED_ABORTED)
+        self.ended.setdefault(rid, "abort")
+
+    def _add(self, rid: str, q: Request | Stream) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.request import Request as EngineRequest
+
+        if not self.requests_made:
+            init_none_hash(sha256)
+        self.requests_made += 1
+        script = _script(q.load) if q.load else {}
+        if isinstance(q, Request) and q.send:
+            script["send"] = {"delay": q.send.delay, "outcome": q.send.outcome}
+        params = SamplingParams(
+            max_tokens=q.max_tokens,
+            ignore_eos=True,
+            temperature=0.0,
+            extra_args={"kv_transfer_params": {"script": script}} if script else None,
+        )
+        prompt = _tokens(rid, q.prompt)
+        if isinstance(q, Request) and q.prefix:
+            prompt[: q.prefix_tokens] = _tokens(f"prefix {q.prefix}", q.prefix_tokens)
+        request = EngineRequest(
+            request_id=rid,
+            prompt_token_ids=prompt,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=float(self.requests_made),
+            priority=q.priority,
+            block_hasher=get_request_block_hasher(self.sc.engine.block_size, sha256),
+        )
+        if script:
+            request.kv_transfer_params = {"script": script}
+        self.live[rid] = q
+        self.objects[rid] = request
+        self.arrived[rid] = self.step
+        self.sched.add_request(request)
+
+    # ------------------------------------------------------------ dispatch and process
+
+    def _dispatch(self) -> None:
+        if self.connector is not None:
+            self.connector.step = self.step
+        before = {r: self.rec.counts.get(r, 0) for r in ("load", "evict", "finish", "not_yet")}
+        output = self.sched.schedule()
+        self._wedge(output, before)
+        samples = {}
+        for rid in output.num_scheduled_tokens:
+            request = self.sched.requests[rid]
+            known = request.num_tokens + request.num_output_placeholders
+            samples[rid] = not getattr(request, "is_prefill_chunk", request.num_computed_tokens < known)
+        meta = getattr(output, "kv_connector_metadata", None)
+        if meta is not None:
+            self.loads += [(self.step, x) for x in meta.loads]
+            self.sends += [(self.step + s["delay"], r, s["outcome"]) for r, s in meta.sends]
+        self.flight.append((output, samples))
+
+    def _wedge(self, output: Any, before: dict[str, int]) -> None:
+        """Work to do, nothing in flight, nothing pending outside, and the call does nothing."""
+        busy = (
+            output.total_num_scheduled_tokens
+            or any(f[0].total_num_scheduled_tokens for f in self.flight)
+            or any(self.rec.counts.get(k, 0) != n for k, n in before.items())
+            or self._pending()
+            or not self._unfinished()
+            or self._paused()
+        )
+        self.quiet = 0 if busy else self.quiet + 1
+        if self.quiet >= _WEDGE:
+            stuck = sorted(self._unfinished())
+            self.watch.found(
+                "NoWedge", f"{', '.join(stuck[:6])} unfinished, {self.rec.probe.free()} blocks free, "
+                "nothing in flight or pending, and the call does nothing",
+            )  # fmt: skip
+
+    def _paused(self) -> bool:
+        state = getattr(self.sched, "pause_state", None)
+        return state is not None and state.name != "UNPAUSED"
+
+    def _unfinished(self) -> list[str]:
+        return [r for r in self.live if r not in self.ended]
+
+    def _pending(self) -> bool:
+        """The connector still owes a report."""
+        return any(x.script.get("outcome") != "lost" for _, x in self.loads) or any(
+            o != "lost" for _, _, o in self.sends
+        )
+
+    def _process(self) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output, samples = self.flight.popleft()
+        ids = list(output.num_scheduled_tokens)
+        sampled = [[3 + (len(r) + self.outputs.get(r, 0)) % 500] if samples.get(r) else [] for r in ids]
+        result = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={r: i for i, r in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+            kv_connector_output=self._reports(),
+        )
+        produced = self.sched.update_from_output(output, result)
+        for client in produced.values():
+            for o in client.outputs:
+                self.outputs[o.request_id] = self.outputs.get(o.request_id, 0) + len(o.new_token_ids)
+                if o.finish_reason is not None:
+                    self._ended(o.request_id, str(o.finish_reason).lower())
+        for rid, request in self.objects.items():
+            if rid not in self.ended and request.is_finished():
+                self._ended(rid, request.status.name)
+
+    def _ended(self, rid: str, how: str) -> None:
+        if rid not in self.ended:
+            self.ended[rid] = how
+            self.end_step[rid] = self.step
+
+    def _reports(self) -> Any:
+        """What the connector's worker half reports with this step."""
+        if self.connector is None:
+            return None
+        from vllm.v1.outputs import KVConnectorOutput
+
+        recv: set[str] = set()
+        sent: set[str] = set()
+        bad: set[int] = set()
+        left = []
+        for started, x in self.loads:
+            outcome, delay = x.script.get("outcome", "ok"), x.script.get("delay", 2)
+            sync = x.script.get("mode") == "sync"
+            if outcome == "lost" or (self.step - started < delay and not sync):
+                left.append((started, x))
+                continue
+            if outcome in ("fail", "fail_silent"):
+                bad.update(x.blocks)
+            elif outcome == "partial":
+                bad.update(x.blocks[len(x.blocks) // 2 :])
+            elif outcome == "duplicate":
+                again = type(x)(x.r, x.blocks, dict(x.script, outcome="ok", delay=1))
+                left.append((self.step, again))
+            if outcome != "fail_silent" and not sync:
+                recv.add(x.r)
+        self.loads = left
+        due = [s for s in self.sends if s[0] <= self.step and s[2] != "lost"]
+        self.sends = [s for s in self.sends if s not in due]
+        for _, r, outcome in due:
+            sent.add(r)
+            if outcome == "duplicate":
+                self.sends.append((self.step + 1, r, "ok"))
+            if outcome == "with_recv":
+                recv.add(r)
+        failed: set[str] = set()
+        for raw in self.sc.report:
+            if raw.step == self.step:
+                {"recv": recv, "sent": sent, "failed": failed}[raw.kind].add(raw.id)
+        if not (recv or sent or bad or failed):
+            return None
+        extra = (
+            {"failed_recving": failed} if failed and hasattr(KVConnectorOutput(), "failed_recving") else {}
+        )
+        return KVConnectorOutput(
+            finished_recving=recv or None, finished_sending=sent or None, invalid_block_ids=bad, **extra
+        )
+
+    # ------------------------------------------------------------ judgement
+
+    def _judge(self) -> None:
+        w, r = self.watch, self.result
+        w.step = self.step
+        r.steps, r.tokens = self.step + 1, w.tokens
+        r.finished = sorted(x for x in self.ended if x in self.all)
+        r.unfinished = sorted(self.all - set(self.ended))
+        r.outputs = {k: v for k, v in sorted(self.outputs.items()) if k in self.all}
+        r.pool, r.free = self.sc.engine.blocks, self.rec.probe.free()
+        r.events = dict(sorted(w.counts.items()))
+        r.fired = dict(getattr(self.sched, "sp_fired", None) or {})
+        if not r.died:
+            self._liveness()
+            self._leaks()
+        r.violated = {f.prop: f"step {f.step}: {f.text}" for f in w.findings.values()}
+
+    def _liveness(self) -> None:
+        left = sorted(self.must - set(self.ended))
+        if not left:
+            return
+        text = f"{', '.join(left[:6])} not finished after {self.step + 1} steps"
+        overtaken = {
+            x: sum(
+                1 for y, at in self.arrived.items() if at > self.arrived.get(x, 1 << 30) and y in self.ended
+            )
+            for x in left
+        }
+        x = max(left, key=lambda y: overtaken[y])
+        if self.sc.stream and overtaken[x] >= 16:
+            self.watch.found("NoStarvation", f"{text}; {overtaken[x]} later arrivals finished before {x}")
+        elif self.quiet < _WEDGE:
+            self.watch.found("Termination", text)
+
+    def _leaks(self) -> None:
+        """All finished, nothing in flight: free + quarantined = pool."""
+        if set(self.live) - set(self.ended) or self._pending():
+            return
+        held = getattr(self.sched, "sp_quarantined", None)
+        out = len(held()) if callable(held) else 0
+        missing = self.sc.engine.blocks - self.rec.probe.free() - out
+        if missing:
+            self.watch.found("NoLeak", f"all requests have ended, {missing} blocks never came back")
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def put(record: Any) -> None:
+        first(record)
+        second(record)
+
+    return put
+
+
+def _script(load: Load) -> dict[str, Any]:
+    return {
+        "defer": load.defer, "defer_until": load.defer_until, "tokens": load.tokens, "mode": load.mode,
+        "delay": load.delay, "outcome": load.outcome, "again": load.again,
+    }  # fmt: skip
+
+
+def _run_id(scenario: Scenario, version: str) -> str:
+    return hashlib.sha256(f"{scenario.id} {version}".encode()).hexdigest()[:16]
+
+
+def run(scenario: Scenario, version: str, scheduler: str, trace: str | None = None) -> Result:
+    """Run ``scenario`` on this process's engine; ``trace``: record to that file."""
+    from stallproof.harness.config import scheduler_class
+    from stallproof.vllm.recording import close_recording
+
+    job = Run(scenario, scheduler_class(scheduler, scenario.engine.depth), version, scheduler, trace)
+    try:
+        return job.go()
+    finally:
+        close_recording(job.sched)
+
+
+__all__ = ["Result", "Run", "run"]

@@ -1,0 +1,101 @@
+"""What the harness watches by itself while a scenario runs: the promise, call by call, from recorded events.
+
+Independent of the trace checker on purpose: two judges. ``InFlightSafe``, ``XferSafe`` and ``StoreSafe``
+need block histories and are left to the checker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stallproof.trace import schema as T
+
+
+@dataclass
+class Finding:
+    prop: str
+    step: int
+    text: str
+
+
+@dataclass
+class Monitors:
+    """Feed it every record; ask for :attr:`findings`. The first finding of each property is kept."""
+
+    depth: int = 1
+    findings: dict[str, Finding] = field(default_factory=dict)
+    place: dict[str, tuple[int, float]] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)
+    step: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    idle: int = 0
+
+    def found(self, prop: str, text: str) -> None:
+        self.findings.setdefault(prop, Finding(prop, self.step, text))
+
+    def __call__(self, record: Any) -> None:
+        if isinstance(record, T.Note):
+            if record.kind == "blind":
+                self.found("Conservation", f"the recorder did not see: {record.text}")
+            return
+        if isinstance(record, T.Sched):
+            self.step = record.step
+            self._call(record)
+            self.tokens += sum(record.tok.values())
+            if record.run is not None:
+                self.running = record.run
+        self._fold(record.ev)
+
+    def _fold(self, events: list[Any]) -> None:
+        for e in events:
+            name = str(type(e).__struct_config__.tag)
+            self.counts[name] = self.counts.get(name, 0) + 1
+            self._one(e, self.held)
+
+    def _one(self, e: Any, held: dict[str, int]) -> None:
+        if isinstance(e, T.Add):
+            self.place[e.r] = (e.prio, e.arr)
+        elif isinstance(e, (T.Alloc, T.Share)):
+            held[e.r] = held.get(e.r, 0) + len(e.blocks)
+        elif isinstance(e, (T.Free, T.Fence, T.Prune, T.Quarantine)):
+            held[e.r] = held.get(e.r, 0) - len(e.blocks)
+
+    def _call(self, record: T.Sched) -> None:
+        """Decisions of one scheduling call."""
+        held = dict(self.held)
+        refused: dict[str, T.Refuse] = {}
+        victim: T.Preempt | None = None
+        gained = 0
+        for e in record.ev:
+            if isinstance(e, T.Preempt):
+                self._end_preempt(victim, gained)
+                victim, gained = e, 0
+            elif isinstance(e, T.Free) and victim is not None and e.r == victim.r:
+                gained += len(e.blocks)
+            elif isinstance(e, (T.Alloc, T.Share)):
+                refused.pop(e.r, None)
+                if isinstance(e, T.Alloc) and not held.get(e.r):
+                    self._newcomer(e.r, refused)
+            elif isinstance(e, T.Refuse):
+                refused[e.r] = e
+            elif isinstance(e, (T.Admit, T.Load)):
+                refused.pop(e.r, None)
+            self._one(e, held)
+        self._end_preempt(victim, gained)
+
+    def _end_preempt(self, victim: T.Preempt | None, gained: int) -> None:
+        if victim is not None and victim.target and victim.r != victim.target and gained == 0:
+            self.found(
+                "NoZeroPre",
+                f"{victim.r} was preempted for {victim.target}, which gained no block in that call",
+            )
+
+    def _newcomer(self, r: str, refused: dict[str, T.Refuse]) -> None:
+        """``r`` held nothing and is given blocks while ``refused`` requests, some ahead of it, wait."""
+        for ahead in refused:
+            if self.place.get(ahead, (0, 0.0)) < self.place.get(r, (0, 0.0)):
+                self.found("NoInversion", f"{ahead} was refused, {r} behind it was given blocks")
+                return
