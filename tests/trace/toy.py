@@ -43,7 +43,7 @@ class R:
 class Toy:
     def __init__(
         self, write=None, *, pool=16, block=4, depth=2, mode="GateLoads", budget=32, seqs=8, seed=0, sharing=True,
-        readers=True, lost=0.0, bug="", rules=None, ordered=True,
+        readers=True, lost=0.0, bug="", rules=None, ordered=True, loads=True,
     ):  # fmt: skip
         self.rng = random.Random(seed)
         self.config = s.Config(
@@ -66,6 +66,7 @@ class Toy:
             lost,
             bug,
         )
+        self.with_loads = loads
         self.pool = dict.fromkeys(range(1, pool + 1))  # ordered set
         self.ref = dict.fromkeys(range(1, pool + 1), 0)
         self.hash: dict[int, tuple] = {}
@@ -191,7 +192,7 @@ class Toy:
         q = R(
             r or f"r{self.names}", prio, self.ts, prompt, max_tokens or rng.randint(1, max(1, min(12, cap - prompt - 1))),
             family=rng.randint(0, 2) if family is None else family,
-            ext=(rng.choice([0, 0, max(0, prompt - 1)]) if ext is None else ext),
+            ext=(rng.choice([0, 0, max(0, prompt - 1)]) * self.with_loads if ext is None else ext),
         )  # fmt: skip
         self.reqs[q.r] = q
         self.waiting.append(q)

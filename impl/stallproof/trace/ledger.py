@@ -192,6 +192,7 @@ class Ledger:
         carried = self._started and h.lost == 0 and h.part == self._next_part and h.run == self._run
         self._next_part, self._run = h.part + 1, h.run
         self.config = h.config
+        self.calls = self.finished = 0
         if carried:
             self._compare(h.state)
         else:
@@ -216,7 +217,6 @@ class Ledger:
                 self.bad("End", "the totals of the last record differ from the records before it", field="calls, finished",
                          expected=f"{self.calls} calls, {self.finished} finished",
                          observed=f"{rec.calls} calls, {rec.finished} finished")  # type: ignore[union-attr]  # fmt: skip
-            self.calls = self.finished = 0
 
     def _apply(self, events: list) -> None:
         on = self._on
@@ -960,7 +960,7 @@ class Ledger:
                 self.bad("Snapshot", f"the next part begins with another state than this one ends with: {field}",
                          field=f"state.{field}", expected=some(_flat(mine)), observed=some(_flat(theirs)))  # fmt: skip
 
-        live = {q.r: q for q in self.reqs.values()}
+        live = {q.r: q for q in self.reqs.values() if q.blocks or q.st != FINISHED}
         same("requests", sorted(live), sorted(q.r for q in snap.requests))
         for q in snap.requests:
             m = live.get(q.r)

@@ -52,6 +52,29 @@ class Source(NamedTuple):
     open: Callable[[], BinaryIO]
 
 
+class _Zstd:
+    """The text of a zstd stream; unlike the library's own reader, a stream that ends early is an error."""
+
+    def __init__(self, raw: BinaryIO, decompressor: Any) -> None:
+        self.raw, self.new = raw, decompressor.decompressobj
+        self.frame = self.new()
+
+    def read(self, size: int) -> bytes:
+        while True:
+            data = self.frame.unused_data if self.frame.eof else b""
+            if self.frame.eof and (data or (data := self.raw.read(size))):
+                self.frame = self.new()
+            elif not self.frame.eof:
+                data = self.raw.read(size)
+            if not data:
+                if not self.frame.eof:
+                    raise EOFError("it ends early")
+                return b""
+            text = self.frame.decompress(data)
+            if text:
+                return text
+
+
 def _decompress(name: str, raw: BinaryIO) -> BinaryIO:
     head = raw.peek(4)[:4] if hasattr(raw, "peek") else b""
     if head[:2] == b"\x1f\x8b":
@@ -65,10 +88,7 @@ def _decompress(name: str, raw: BinaryIO) -> BinaryIO:
                 path=name,
                 remedy="pip install zstandard, or decompress the file first",
             ) from exc
-        return cast(
-            BinaryIO,
-            zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True),
-        )
+        return cast(BinaryIO, _Zstd(raw, zstandard.ZstdDecompressor()))
     return raw
 
 
@@ -129,7 +149,7 @@ def _batches(name: str, stream: BinaryIO, note: Callable[[str], None]) -> Iterat
         if not chunk:
             break
         data = rest + chunk if rest else chunk
-        if first and line == 1 and b"\x00" in data[:4096]:
+        if first and b"\x00" in data[:4096].split(b"\n", 1)[0]:
             raise BadInput(
                 "binary data, not a trace",
                 path=name,
