@@ -6,6 +6,7 @@ generations could add up to a false completion. Sources: vLLM #46283; spec ``Qua
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,9 @@ class Quarantine:
 
     def __contains__(self, rid: str) -> bool:
         return rid in self._lots
+
+    def __iter__(self) -> Iterator[Lot]:
+        return iter(self._lots.values())
 
     def __len__(self) -> int:
         return len(self._lots)

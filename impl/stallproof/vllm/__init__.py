@@ -41,12 +41,18 @@ def _guarded(base: Any) -> Any:
     from stallproof.core.rules import Settings
     from stallproof.vllm.adapters import adapt
     from stallproof.vllm.guard import Guard
+    from stallproof.vllm.recording import RecordingMixin
 
     if issubclass(base, Guard):
         return base
     adapt(base, vllm.__version__, Settings.from_environment().allow_untested)
     name = f"Stallproof{base.__name__}"
-    return type(name, (Guard, base), {"__module__": __name__, "__doc__": Guard.__doc__, "_sp_base": base})
+    # Recording in front sees what the guard does before and after the engine's own call.
+    return type(
+        name,
+        (RecordingMixin, Guard, base),
+        {"__module__": __name__, "__doc__": Guard.__doc__, "_sp_base": base},
+    )
 
 
 def __getattr__(name: str) -> Any:

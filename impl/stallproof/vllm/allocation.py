@@ -127,13 +127,12 @@ class AllocationPart(Engine):
         call = self._sp_call
         for rid in plan.victims:
             victim = self.requests[rid]
-            self._sp_emit("Evict", rid, target.request_id)
-            self._sp_release(victim)
+            self._sp_release(victim, target)
             call.evicted.append(victim)
             self._sp_counts.evictions += 1
         call.closed_new = True
 
-    def _sp_release(self: Any, victim: Any) -> None:
+    def _sp_release(self: Any, victim: Any, target: Any) -> None:
         """Take the blocks of a holder that does not run; it keeps its place and computes again.
 
         A request that never ran must stay WAITING: PREEMPTED would be sent to the worker as resumed.
@@ -141,6 +140,7 @@ class AllocationPart(Engine):
         if victim.status.name == "WAITING_FOR_REMOTE_KVS":
             self._update_waiting_for_remote_kv(victim)  # consumes the mark, caches what was loaded
             self._sp_set_waiting(victim)
+        self._sp_emit("Evict", victim.request_id, target.request_id)
         self._sp_freeing = True
         try:
             if self._sp_adapter.facts.fence:

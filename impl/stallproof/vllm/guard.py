@@ -363,11 +363,15 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
 
     @property
     def sp_rules(self) -> list[str]:
-        return self._sp_rules() if self._sp_act else []
+        return [*self._sp_rules(), "VictimOrder"] if self._sp_act else []
 
     @property
     def sp_deadline(self) -> float:
         return self._sp_load_deadline.limit
+
+    def sp_quarantined(self) -> list[int]:
+        """Block ids out of the pool because their load never answered."""
+        return [b.block_id for lot in self._sp_quarantine for b in lot.blocks]
 
     @property
     def sp_fired(self) -> dict[str, int]:
