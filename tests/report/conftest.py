@@ -11,6 +11,7 @@ import pytest
 
 from tests.report import toy
 
+PROBES = Path(__file__).with_name("probes.js").read_text()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -34,19 +35,20 @@ class Page:
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on(
+            "console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None
+        )
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("dialog", lambda d: (self.errors.append(f"dialog {d.message}"), d.dismiss()))
         self.page.goto(html.as_uri())
         self.page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
+        self.page.evaluate(PROBES)
         self.settle()
 
     def settle(self) -> None:
         """Let queued drawing and decompression finish."""
-        self.page.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
-        )
+        self.page.evaluate("probe.settled()")
 
     def press(self, *keys: str) -> None:
         for key in keys:
@@ -64,7 +66,7 @@ class Page:
         self.context.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def show(browser: object) -> Iterator[object]:
     opened: list[Page] = []
 

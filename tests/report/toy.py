@@ -1,7 +1,7 @@
 """A toy engine that records: real schema, honest block book, no scheduling worth the name.
 
-Only for looking at pages: loads whose start is delayed, preemptions, refusals, fences, stores, and, on demand,
-a wedge at the end.
+Only for looking at pages: loads whose start is delayed, preemptions, refusals, fences, stores, and, on
+demand, a wedge at the end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,19 @@ from stallproof.trace import schema as s
 
 
 class Toy:
-    def __init__(self, *, seed: int = 1, pool: int = 48, requests: int = 24, wedge: bool = True, name: str = "r{}"):
+    def __init__(
+        self,
+        *,
+        seed: int = 1,
+        pool: int = 48,
+        requests: int = 24,
+        wedge: bool = True,
+        name: str = "r{}",
+        seats: int = 12,
+        rate: float = 0.5,
+    ):
         self.rng, self.pool, self.wedge, self.name = random.Random(seed), pool, wedge, name
+        self.seats, self.rate = seats, rate
         self.free = list(range(pool, 0, -1))
         self.own: dict[str, list[int]] = {}
         self.left: dict[str, int] = {}
@@ -73,7 +84,7 @@ class Toy:
         yield self._rec(s.End(calls=self.step, finished=self.done))
 
     def _arrivals(self) -> Iterator[s.Record]:
-        if self.born < self.total and self.rng.random() < 0.5:
+        if self.born < self.total and self.rng.random() < self.rate:
             r = self.name.format(self.born)
             self.born += 1
             self.waiting.append(r)
@@ -103,7 +114,7 @@ class Toy:
                         break
             if r in self.running:
                 tok[r] = 1
-        while self.waiting and len(self.running) < 12:
+        while self.waiting and len(self.running) < self.seats:
             r = self.waiting[0]
             need = self.rng.randint(2, 8)
             if not self._take(r, need, ev):

@@ -70,7 +70,7 @@ SP.parts.bands = async (root, options, page) => {
     const every = [1, 2, 5, 10].map(k => k * power).find(k => k >= raw) || raw;
     g.textAlign = "center";
     g.fillStyle = SP.css("--muted");
-    for (let p = Math.ceil(view.from / every) * every; p < view.to; p += every) {
+    for (let p = Math.ceil(view.from / every) * every; p < Math.min(view.to, n); p += every) {
       const x = view.x(p + 0.5, width);
       if (x < left + 12 || x > width - 24) continue;
       g.fillText(SP.number(axis.line[p]), x, tall + foot / 2 + 1);

@@ -129,14 +129,26 @@ SP.parts.lanes = async (root, options, page) => {
 
   const search = SP.el("input", {type: "search", placeholder: "find a request", "aria-label": "Find a request"});
   const only = SP.el("input", {type: "checkbox"});
+  const sight = SP.el("input", {type: "checkbox"});
+  sight.checked = names.length > 100;
   const count = SP.el("span", {class: "muted"});
-  const tools = [SP.el("label", {}, search)];
+  const tools = [SP.el("label", {}, search), SP.el("label", {}, sight, " only those in sight")];
   if (page.concerned.size) tools.push(SP.el("label", {}, only, " only those in the findings"));
+  // First and last position of each lane.
+  const born = new Int32Array(names.length).fill(view.n), gone = new Int32Array(names.length);
+  c["state.lane"].forEach((lane, i) => {
+    born[lane] = Math.min(born[lane], c["state.start"][i]);
+    gone[lane] = Math.max(gone[lane], c["state.end"][i]);
+  });
+  c["transfer.lane"].forEach((lane, i) => { gone[lane] = Math.max(gone[lane], c["transfer.ended"][i]); });
+  let filtered = "";
   const refilter = () => {
     const text = search.value.toLowerCase();
+    filtered = sight.checked ? view.from + ":" + view.to : "";
     shown = [];
     for (let i = 0; i < names.length; i++) {
       if (only.checked && !page.concerned.has(i)) continue;
+      if (sight.checked && (born[i] >= view.to || gone[i] < view.from)) continue;
       if (!text || names[i].toLowerCase().includes(text)) shown.push(i);
     }
     const wanted = SP.clamp(shown.length * row, 3 * row, SP.narrow() ? 300 : 420);
@@ -146,8 +158,18 @@ SP.parts.lanes = async (root, options, page) => {
     box.scrollTop = 0;
     canvas.redraw();
   };
-  search.addEventListener("input", refilter);
-  only.addEventListener("change", refilter);
+  for (const control of [search, only, sight]) control.addEventListener("input", refilter);
+  // Keep requests that are alive at the cursor on the screen.
+  let followed = -1;
+  const follow = () => {
+    if (followed === view.cursor) return;
+    followed = view.cursor;
+    const alive = i => born[i] <= view.cursor && view.cursor < gone[i];
+    const first = Math.floor(box.scrollTop / row), last = first + Math.ceil(box.clientHeight / row);
+    for (let k = first; k < last && k < shown.length; k++) if (alive(shown[k])) return;
+    const k = shown.findIndex(alive);
+    if (k >= 0) box.scrollTop = Math.max(0, (k - 1) * row);
+  };
   view.steer(canvas, (x, y) => {
     const k = Math.floor((y + box.scrollTop) / row);
     if (k >= 0 && k < shown.length) view.lane = shown[k];
@@ -194,10 +216,14 @@ SP.parts.lanes = async (root, options, page) => {
   const usedOver = new Set(c["overlay.code"]), usedMarks = new Set(c["mark.code"]);
   const more = [...overlays.filter((s, i) => usedOver.has(i)), ...marks.filter((s, i) => usedMarks.has(i))];
   if (c["transfer.kind"].includes(0)) {
-    more.push({label: "load (dots: start delayed)", light: "#5f3dc4", dark: "#b197fc", help: "line at the foot of a lane", shape: "thin"});
+    more.push({label: "load (dots: start delayed)", light: "#5f3dc4", dark: "#b197fc", help: "a line at the foot of a lane", shape: "thin"});
   }
   if (c["transfer.kind"].includes(1)) more.push({label: "store", light: "#087f5b", dark: "#38d9a9", help: "an unordered reader", shape: "thin"});
   root.append(SP.el("div", {class: "tools"}, tools, count), box, SP.legend([...parts, ...more]));
-  view.on(canvas.redraw);
+  view.on(() => {
+    if (sight.checked && filtered !== view.from + ":" + view.to) refilter();
+    follow();
+    canvas.redraw();
+  });
   refilter();
 };

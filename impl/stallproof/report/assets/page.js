@@ -85,7 +85,7 @@
       button("▶", "Next scheduling call", () => seekCall(1)), button("▶|", "Last record", () => view.go(view.n - 1), "roomy"), playButton,
       findings.length ? button("finding", "Next finding", () => page.jump(current + 1)) : "",
       SP.el("span", {class: "gap"}), button("−", "Zoom out", () => view.zoom(2)), button("+", "Zoom in", () => view.zoom(0.5)),
-      button("all", "Whole trace", () => view.fit()), button("?", "Keys", () => help.showModal(), "roomy"), slider, where);
+      button("all", "Whole trace", () => view.fit()), button("?", "Keys", () => help.showModal(), "roomy"), SP.el("div", {class: "seekrow"}, slider, where));
     document.body.append(help);
     page.bar = bar;
     view.on(() => {
