@@ -47,8 +47,43 @@ test-fast: $(STAMP) ## the quick tests, under 2 minutes, no engine
 	@$(BIN)/pytest -q -m "not slow and not engine"
 
 .PHONY: test
-test: lint check-model engines ## everything: lint, model, proofs, all tests, the real engine
+test: lint check-model engines kernels-interpret ## everything: lint, model, proofs, all tests, the real engine
 	@$(BIN)/pytest -q
+
+LANES := $(BIN)/python -m stallproof.kernels.lanes
+
+.PHONY: kernels-env
+kernels-env: $(STAMP) ## the two hash-locked environments of the kernel lanes, below the user's cache (2.9 GB)
+	@$(LANES) env
+
+.PHONY: kernels-interpret
+kernels-interpret: $(STAMP) ## kernel lane 1: Triton's interpreter against torch; also run by `make test`
+	@$(LANES) --require interpret
+
+.PHONY: kernels-lower
+kernels-lower: $(STAMP) ## kernel lane 2: lower to Linalg with triton-ascend
+	@$(LANES) lower
+
+.PHONY: kernels-native
+kernels-native: $(STAMP) ## kernel lane 3: run the lowered code on this CPU, guard pages included (needs LLVM 19)
+	@$(LANES) native
+
+.PHONY: kernels-hivm
+kernels-hivm: $(STAMP) ## kernel lane 4: compile for Ascend 910B, A3 and 950 with AscendNPU-IR
+	@$(LANES) hivm
+
+.PHONY: kernels-cuda
+kernels-cuda: $(STAMP) ## kernel lane 5: compile for CUDA with upstream Triton, no GPU needed
+	@$(LANES) cuda
+
+.PHONY: kernels
+kernels: kernels-interpret kernels-lower kernels-native kernels-hivm kernels-cuda ## all kernel lanes
+
+.PHONY: kernels-lock
+kernels-lock: ## renew the lock files of the kernel lanes (needs network)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q uv
+	@for n in interpret ascend; do $(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url --no-annotate --no-header -o impl/stallproof/kernels/lanes/locks/$$n.txt impl/stallproof/kernels/lanes/locks/$$n.in; done
 
 .PHONY: lock
 lock: ## renew the lock file (needs network)
