@@ -63,18 +63,9 @@ STATE = {style.key: i for i, style in enumerate(STATES)}
 
 #: Stretches drawn over a lane.
 OVERLAYS: tuple[Style, ...] = (
-    Style(
-        "refused", "refused", "#c2410c", "#fb923c", "asked for blocks and did not get them, call after call"
-    ),
+    Style("refused", "refused", "#c2410c", "#fb923c", "asked for blocks and got none", shape="thin"),
     Style("not_yet", "not yet", "#64748b", "#94a3b8", "the connector answers “not yet”", shape="thin"),
-    Style(
-        "patience",
-        "patience",
-        "#0e7490",
-        "#22b8cf",
-        "waits for a step in flight instead of preempting",
-        shape="thin",
-    ),
+    Style("patience", "patience", "#0e7490", "#22b8cf", "waits instead of preempting", shape="thin"),
     Style("fence", "fence", "#8a6d5b", "#b3937d", "its freed blocks wait for a step (DeferFrees)", True),
 )
 OVERLAY = {style.key: i for i, style in enumerate(OVERLAYS)}

@@ -2,7 +2,7 @@
 // What the checker found; each card jumps to its record.
 SP.parts.findings = async (root, options, page) => {
   const view = page.view;
-  const undecided = options.undecided || [], total = Object.values(options.counts || {}).reduce((a, b) => a + b, 0);
+  const undecided = options.undecided || [];
   if (undecided.length) {
     root.append(SP.el("article", {class: "card"}, SP.el("p", {}, SP.el("b", {}, "Cannot tell yet")),
       SP.el("ul", {}, undecided.slice(0, 20).map(text => SP.el("li", {}, text)))));
@@ -11,7 +11,7 @@ SP.parts.findings = async (root, options, page) => {
       ? "No rule of the promise is violated in this trace."
       : "This trace was not checked; stallproof replay checks it."));
   }
-  const first = SP.narrow() ? 1 : 3, most = 100;
+  const first = 1, most = 100;
   const rest = SP.el("details", {}, SP.el("summary", {}, ""));
   page.findings.slice(0, most).forEach((f, i) => {
     const go = SP.el("button", {onclick: () => page.jump(i), "aria-label": "Go to " + f.rule + " at line " + f.line}, "go to line " + f.line);
@@ -20,7 +20,8 @@ SP.parts.findings = async (root, options, page) => {
   });
   if (page.findings.length > first) {
     const by = Object.entries(options.counts || {}).map(([rule, n]) => rule + " " + SP.number(n)).join(", ");
-    rest.firstChild.textContent = SP.number(Math.max(total, page.findings.length) - first) + " more" + (by ? " (" + by + " in all)" : "");
+    const more = page.findings.length - first;
+    rest.firstChild.textContent = SP.number(more) + (more === 1 ? " more place" : " more places") + (by ? " (" + by + " in all)" : "");
     if (page.findings.length > most) rest.append(SP.el("p", {class: "muted"}, "Those after the first " + most + " are marked in the charts."));
     root.append(rest);
   }

@@ -3,6 +3,8 @@
 SP.sentences = (() => {
   const blocks = ids => (ids.length === 1 ? "block " : "blocks ") + SP.ranges(ids);
   const hold = verb => e => [e[1], verb + " " + blocks(e[2])];
+  const why = {blocks: "too few free", reserved: "the rest is reserved", fit: "the whole sequence does not fit",
+    fence: "behind a fence", closed: "behind another refusal", budget: "token budget", slots: "no seat left"};
   const plain = text => e => [e[1], text];
   return {
     alloc: hold("is given"), share: hold("shares"), free: hold("gives up"), prune: hold("lets go, out of its window,"),
@@ -19,7 +21,7 @@ SP.sentences = (() => {
     stored: e => ["", "store " + e[1] + " is done" + (e[2] && e[2] !== "done" ? " (" + e[2] + ")" : "")],
     ignored: e => [e[1], "report “" + e[2] + "” ignored: " + e[3]],
     admit: plain("starts to run"), promote: plain("is promoted: its load is complete"),
-    refuse: e => [e[1], "is refused" + (e[2] >= 0 ? " " + e[2] + (e[2] === 1 ? " block" : " blocks") : "") + " (" + e[3] + ")"],
+    refuse: e => [e[1], "is refused" + (e[2] >= 0 ? " " + e[2] + (e[2] === 1 ? " block" : " blocks") : "") + ": " + (Object.hasOwn(why, e[3]) ? why[e[3]] : e[3])],
     not_yet: plain("the connector answers “not yet”"), wait: plain("waits instead of preempting (patience)"),
     preempt: e => [e[1], "is preempted" + (e[2] ? " for " + e[2] : "")],
     evict: e => [e[1], "is evicted for " + e[2]],
@@ -82,7 +84,7 @@ SP.parts.records = async (root, options, page) => {
     const {record} = here;
     const events = record.ev || [];
     for (const event of events.slice(0, 400)) {
-      const tell = SP.sentences[event[0]];
+      const tell = Object.hasOwn(SP.sentences, event[0]) && SP.sentences[event[0]];
       const [who, what] = tell ? tell(event) : ["", JSON.stringify(event)];
       list.append(SP.el("li", {}, who ? SP.el("b", {}, who) : "", who ? " " + what : what));
     }

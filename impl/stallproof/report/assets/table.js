@@ -1,8 +1,10 @@
 "use strict";
 // facts: pairs. table: {head: [...], rows: [[...]]}; numbers are aligned to the right.
 SP.parts.facts = async (root, options) => {
+  // Long dotted names break after a dot or underscore rather than anywhere.
+  const broken = text => text.split(/(?<=[._])/).flatMap((piece, i) => i ? [SP.el("wbr"), piece] : [piece]);
   root.append(SP.el("dl", {class: "pairs"}, (SP.data(options.data) || []).flatMap(([key, value]) =>
-    [SP.el("dt", {}, key), SP.el("dd", {}, String(value))])));
+    [SP.el("dt", {}, key), SP.el("dd", {}, broken(String(value)))])));
 };
 
 SP.parts.table = async (root, options) => {

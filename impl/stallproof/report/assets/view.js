@@ -99,8 +99,9 @@ SP.View = class {
     g.beginPath();
     g.rect(left, 0, width - left, height);
     g.clip();
-    for (const f of findings) {
-      const x = this.x(f.pos, width), w = Math.max(2, this.x(f.pos + 1, width) - x);
+    for (const pos of new Set(findings.map(f => f.pos))) {
+      if (pos + 1 < this.from || pos > this.to) continue;
+      const x = this.x(pos, width), w = Math.max(2, this.x(pos + 1, width) - x);
       g.fillStyle = SP.css("--bad");
       g.globalAlpha = 0.28;
       g.fillRect(x, 0, w, height);
