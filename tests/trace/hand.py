@@ -14,12 +14,16 @@ class Hand:
         self.step = 0
         self.records: list = [
             s.Header(
-                schema=s.SCHEMA, run="hand", source="harness", engine=s.Engine("toy", "1"),
+                schema=s.SCHEMA,
+                run="hand",
+                source="harness",
+                engine=s.Engine("toy", "1"),
                 config=s.Config(pool=pool, block_size=block, depth=depth, **config),
-                clock=s.Clock("2026-01-01T00:00:00+00:00", 0.0), rules=list(rules),
+                clock=s.Clock("2026-01-01T00:00:00+00:00", 0.0),
+                rules=list(rules),
                 state=state or s.Snapshot(free=pool),
             )
-        ]  # fmt: skip
+        ]
         self.done = 0
 
     def put(self, record):

@@ -1,4 +1,4 @@
-"""Every kind of bad input is one clear error with file, line and exit code; a killed recording is readable."""
+"""Every kind of bad input is one clear error with file, line and exit code; a killed recording reads on."""
 
 from __future__ import annotations
 
@@ -63,15 +63,23 @@ CASES = {
     "header with wrong fields": (b'{"t":"header","schema":"stallproof-trace/1"}\n', 2, "not a record"),
     "broken in the middle": (_edit(GOOD, 7, lambda row: row[: len(row) // 2]), 2, ":7: broken record"),
     "binary in the middle": (_edit(GOOD, 7, lambda row: b"\xff\xfe\x00" + row), 2, ":7: "),
-    "unknown event": (_edit(GOOD, 2, lambda row: row.replace(b'"add"', b'"teleport"')), 2, ":2: not a record"),
+    "unknown event": (
+        _edit(GOOD, 2, lambda row: row.replace(b'"add"', b'"teleport"')),
+        2,
+        ":2: not a record",
+    ),
     "wrong type": (_edit(GOOD, 4, _json(ts="one")), 2, ":4: not a record"),
-    "line missing": (b"\n".join(x for i, x in enumerate(GOOD.split(b"\n")) if i != 5), 2, ":6: record 6 where"),
+    "line missing": (
+        b"\n".join(x for i, x in enumerate(GOOD.split(b"\n")) if i != 5),
+        2,
+        ":6: record 6 where",
+    ),
     "line twice": (_edit(GOOD, 6, lambda row: row + b"\n" + row), 2, ":7: record 5 where record 6"),
     "two engines": (GOOD + GOOD.replace(b'"run":"toy"', b'"run":"other"'), 2, "a second recording begins"),
     "clock goes back": (_edit(GOOD, 9, _json(ts=0.5)), 2, ":9: the clock goes back"),
     "gzip cut short": (gzip.compress(GOOD)[:-40], 2, "compressed stream is broken"),
     "zstd broken": (zstandard.compress(GOOD)[:200] + b"x" * 300, 2, "compressed stream is broken"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

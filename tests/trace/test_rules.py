@@ -8,10 +8,43 @@ from hypothesis import strategies as st
 
 from stallproof.cli.replay import PROMISE
 from stallproof.trace.schema import (
-    Add, Admit, Alloc, Drain, Evict, Expire, Fence, Finish, Free, Ignored, Load, LoadFailed, NotYet, Park, Pause,
-    Pin, Preempt, Promote, Prune, Quarantine, Recv, Refuse, ReqState, Reset, Rewind, Share, Snapshot, Start,
-    Store, Stored, Touch, Turn, Unpark, Unpin, Unquarantine, Wait,
-)  # fmt: skip
+    Add,
+    Admit,
+    Alloc,
+    Drain,
+    Evict,
+    Expire,
+    Fence,
+    Finish,
+    Free,
+    Ignored,
+    Load,
+    LoadFailed,
+    NotYet,
+    Park,
+    Pause,
+    Pin,
+    Preempt,
+    Promote,
+    Prune,
+    Quarantine,
+    Recv,
+    Refuse,
+    ReqState,
+    Reset,
+    Rewind,
+    Share,
+    Snapshot,
+    Start,
+    Store,
+    Stored,
+    Touch,
+    Turn,
+    Unpark,
+    Unpin,
+    Unquarantine,
+    Wait,
+)
 
 from .hand import Hand, judge
 from .toy import Toy, trace
@@ -53,15 +86,27 @@ CASES = {
     "drained but not deferred": ("NoDoubleFree", lambda: ran().upd(Drain([1]), out={"a": 1})),
     "unpinned but not pinned": ("NoDoubleFree", lambda: ran().upd(Unpin("c", [1]), out={"a": 1})),
     "still deferred": ("NoLeak", lambda: ran().call(Preempt("a", ""), Fence("a", [1], 1)).upd()),
-    "fence below a step in flight": ("InFlightSafe", lambda: ran().call(Preempt("a", ""), Fence("a", [1], 0))),
-    "drained too early": ("InFlightSafe", lambda: ran().call(Preempt("a", ""), Fence("a", [1], 1), Drain([1]))),
+    "fence below a step in flight": (
+        "InFlightSafe",
+        lambda: ran().call(Preempt("a", ""), Fence("a", [1], 0)),
+    ),
+    "drained too early": (
+        "InFlightSafe",
+        lambda: ran().call(Preempt("a", ""), Fence("a", [1], 1), Drain([1])),
+    ),
     "load into a block in flight": (
         "InFlightSafe",
-        lambda: ran().call(Preempt("a", ""), Free("a", [1]), Alloc("b", [1]), Load("b", 1, [1], "async"), Start("b", 1)),
+        lambda: ran().call(
+            Preempt("a", ""), Free("a", [1]), Alloc("b", [1]), Load("b", 1, [1], "async"), Start("b", 1)
+        ),
     ),
     "load into a block that the step zeroes": (
         "InFlightSafe",
-        lambda: Hand().add("a").call(Alloc("a", [1]), Touch("zero", [1]), Load("a", 1, [1], "async"), Start("a", 1)),
+        lambda: (
+            Hand()
+            .add("a")
+            .call(Alloc("a", [1]), Touch("zero", [1]), Load("a", 1, [1], "async"), Start("a", 1))
+        ),
     ),
     "load into a pruned block": (
         "InFlightSafe",
@@ -69,19 +114,29 @@ CASES = {
     ),
     "loaded block given up": ("XferSafe", lambda: load().out(Finish("a", "abort", 0), Free("a", [1, 2]))),
     "load writes a shared block": (
-        "XferSafe", lambda: ran().upd(out={"a": 1}).call(Share("b", [1]), Load("b", 1, [1], "async"), Start("b", 1)),
+        "XferSafe",
+        lambda: ran().upd(out={"a": 1}).call(Share("b", [1]), Load("b", 1, [1], "async"), Start("b", 1)),
     ),
     "hit in a loading block": ("XferSafe", lambda: load().call(Share("b", [1]))),
     "runs while loading": ("XferSafe", lambda: load().call(Admit("a"), tok={"a": 1})),
     "starts twice": ("XferSafe", lambda: load().call(Start("a", 1))),
-    "load of the wrong size": ("XferSafe", lambda: Hand().add("a").call(Alloc("a", [1]), Load("a", 1, [1], "async", 9))),
-    "loads again in quarantine": ("XferSafe", lambda: quarantined().call(Alloc("a", [3]), Load("a", 2, [3], "async"))),
+    "load of the wrong size": (
+        "XferSafe",
+        lambda: Hand().add("a").call(Alloc("a", [1]), Load("a", 1, [1], "async", 9)),
+    ),
+    "loads again in quarantine": (
+        "XferSafe",
+        lambda: quarantined().call(Alloc("a", [3]), Load("a", 2, [3], "async")),
+    ),
     "quarantined block reused": ("XferSafe", lambda: quarantined().call(Alloc("b", [1]))),
     "store reads what it does not hold": ("StoreSafe", lambda: ran().upd(Store("j", "a", [3]), out={"a": 1})),
     "reuse under a reader": (
         "StoreSafe",
-        lambda: ran().upd(Store("j", "a", [1]), Pin("x", [2]), out={"a": 1}).call(
-            Preempt("a", ""), Free("a", [1]), Alloc("b", [1])),
+        lambda: (
+            ran()
+            .upd(Store("j", "a", [1]), Pin("x", [2]), out={"a": 1})
+            .call(Preempt("a", ""), Free("a", [1]), Alloc("b", [1]))
+        ),
     ),
     "late completion takes effect": ("BoundedWait", lambda: quarantined().call().upd(Recv("a", 1))),
     "unknown reader completes": ("BoundedWait", lambda: ran().upd(Stored("j"), out={"a": 1})),
@@ -92,9 +147,13 @@ CASES = {
     "processed out of order": ("StepOrder", lambda: ran().upd(step=2, out={"a": 1})),
     "too many in flight": ("StepOrder", lambda: ran(depth=1).call()),
     "device done before dispatch": ("StepOrder", lambda: ran().upd(out={"a": 1}, done=5)),
-    "total differs": ("Tokens", lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4}, total=5)),
+    "total differs": (
+        "Tokens",
+        lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4}, total=5),
+    ),
     "sampled too early": (
-        "Tokens", lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 3}).upd(out={"a": 1}),
+        "Tokens",
+        lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 3}).upd(out={"a": 1}),
     ),
     "not sampled": ("Tokens", lambda: ran().upd()),
     "token from another step": ("Tokens", lambda: ran().upd(out={"a": 1, "b": 1})),
@@ -102,7 +161,10 @@ CASES = {
     "rewound forwards": ("Tokens", lambda: ran().upd(Rewind("a", 9), out={"a": 1})),
     "runs unadmitted": ("Queues", lambda: ran().call(tok={"a": 1, "b": 1})),
     "admitted twice": ("Queues", lambda: ran().call(Admit("a"), tok={"a": 1})),
-    "running list differs": ("Queues", lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4}, run=[])),
+    "running list differs": (
+        "Queues",
+        lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4}, run=[]),
+    ),
     "preempts a waiting one": ("Queues", lambda: ran().call(Preempt("b", "a"))),
     "evicts a running one": ("Queues", lambda: ran().call(Evict("a", "b"))),
     "promoted unreceived": ("Queues", lambda: load().call(Promote("a"))),
@@ -120,46 +182,86 @@ CASES = {
     ),
     "hit after a reset": (
         "PrefixValid",
-        lambda: ran().upd(Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}).out(Reset(True)).call(Share("b", [1])),
+        lambda: (
+            ran()
+            .upd(Finish("a", "stop", 1), Free("a", [1]), out={"a": 1})
+            .out(Reset(True))
+            .call(Share("b", [1]))
+        ),
     ),
     # progress
     "preempts for nothing": (
-        "NoZeroPre", lambda: runs(ran(), "b", [2, 3], 4).upd(out={"a": 1}).call(
-            Refuse("a", 1, "blocks"), Preempt("b", "a"), Fence("b", [3, 2], 2), tok={"a": 1}),
+        "NoZeroPre",
+        lambda: (
+            runs(ran(), "b", [2, 3], 4)
+            .upd(out={"a": 1})
+            .call(Refuse("a", 1, "blocks"), Preempt("b", "a"), Fence("b", [3, 2], 2), tok={"a": 1})
+        ),
     ),
     "evicts for nobody": (
-        "EvictCoupled", lambda: load().upd(Recv("a", 1)).call(Evict("a", "b"), Free("a", [1, 2])),
+        "EvictCoupled",
+        lambda: load().upd(Recv("a", 1)).call(Evict("a", "b"), Free("a", [1, 2])),
     ),
     "wedge": (
-        "NoWedge", lambda: _repeat(load().upd(Recv("a", 1)).call(Promote("a"), NotYet("b")).upd(), 8,
-                                   lambda h: h.call(Refuse("b", 9, "blocks")).upd()),
+        "NoWedge",
+        lambda: _repeat(
+            load().upd(Recv("a", 1)).call(Promote("a"), NotYet("b")).upd(),
+            8,
+            lambda h: h.call(Refuse("b", 9, "blocks")).upd(),
+        ),
     ),
     "starvation": ("NoStarvation", lambda: _starve()),
     "livelock": ("Termination", lambda: _livelock()),
     # policy
     "newcomer passes a refused one": (
-        "NoInversion", lambda: Hand(rules=["NoInversion"]).add("a", "b").call(
-            Refuse("a", 5, "blocks"), Alloc("b", [1]), Admit("b", 0), tok={"b": 4}),
+        "NoInversion",
+        lambda: (
+            Hand(rules=["NoInversion"])
+            .add("a", "b")
+            .call(Refuse("a", 5, "blocks"), Alloc("b", [1]), Admit("b", 0), tok={"b": 4})
+        ),
     ),
     "victim ahead of its target": (
-        "VictimOrder", lambda: runs(ran(["VictimOrder"]), "b", [2], 4).call(
-            Preempt("a", "b"), Free("a", [1]), Alloc("b", [1]), tok={"b": 1}),
+        "VictimOrder",
+        lambda: runs(ran(["VictimOrder"]), "b", [2], 4).call(
+            Preempt("a", "b"), Free("a", [1]), Alloc("b", [1]), tok={"b": 1}
+        ),
     ),
     "running list out of order": (
-        "RunningOrder", lambda: Hand(rules=["RunningOrder"]).add("a", "b").call(
-            Alloc("a", [1]), Admit("a", 0), Alloc("b", [2]), Admit("b", 0), tok={"a": 4, "b": 4}, run=["b", "a"]),
+        "RunningOrder",
+        lambda: (
+            Hand(rules=["RunningOrder"])
+            .add("a", "b")
+            .call(
+                Alloc("a", [1]),
+                Admit("a", 0),
+                Alloc("b", [2]),
+                Admit("b", 0),
+                tok={"a": 4, "b": 4},
+                run=["b", "a"],
+            )
+        ),
     ),
     "waits too long": (
-        "Patience", lambda: ran(["Patience"], patience=1).call(Refuse("a", 1, "blocks"), Wait("a")).upd(
-            out={"a": 1}).call(Refuse("a", 1, "blocks"), Wait("a")),
+        "Patience",
+        lambda: (
+            ran(["Patience"], patience=1)
+            .call(Refuse("a", 1, "blocks"), Wait("a"))
+            .upd(out={"a": 1})
+            .call(Refuse("a", 1, "blocks"), Wait("a"))
+        ),
     ),
-    "waits for nothing": ("Patience", lambda: ran(["Patience"], patience=1).upd(out={"a": 1}).call(Wait("a"))),
+    "waits for nothing": (
+        "Patience",
+        lambda: ran(["Patience"], patience=1).upd(out={"a": 1}).call(Wait("a")),
+    ),
     "starts at once": ("Gate", lambda: load(rules=["Gate"])),
     "never starts": (
-        "Gate", lambda: _repeat(load(start=False, rules=["Gate"]).upd(), 6, lambda h: h.call().upd()),
+        "Gate",
+        lambda: _repeat(load(start=False, rules=["Gate"]).upd(), 6, lambda h: h.call().upd()),
     ),
     "can never fit": ("Feasible", lambda: Hand(rules=["Feasible"]).add("a", prompt=40).call().upd().call()),
-}  # fmt: skip
+}
 
 
 def _repeat(h, n, more):
@@ -215,34 +317,67 @@ def test_every_rule_has_a_case():
 
 
 CONTROLS = {
-    "run and finish": lambda: ran().upd(Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}, free=4, refs={1: 0}),
-    "load": lambda: load().upd(Recv("a", 1)).call(Promote("a"), Admit("a", 3), tok={"a": 1}).upd(out={"a": 1}),
+    "run and finish": lambda: ran().upd(
+        Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}, free=4, refs={1: 0}
+    ),
+    "load": lambda: (
+        load().upd(Recv("a", 1)).call(Promote("a"), Admit("a", 3), tok={"a": 1}).upd(out={"a": 1})
+    ),
     "gated load": lambda: load(start=False, rules=["Gate"]).upd().call(Start("a", 1)).upd(Recv("a", 1)),
     "gated load cancelled": lambda: load(start=False).out(Finish("a", "abort", 0), Free("a", [2, 1]), free=4),
-    "abort while loading": lambda: load().out(Finish("a", "abort", 0)).upd(Recv("a", 1), Free("a", [1, 2]), free=4),
+    "abort while loading": lambda: (
+        load().out(Finish("a", "abort", 0)).upd(Recv("a", 1), Free("a", [1, 2]), free=4)
+    ),
     "failed load": lambda: load().upd(LoadFailed("a", 1, [2])),
-    "sync load": lambda: Hand().add("a").call(
-        Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1}).upd(out={"a": 1}),
-    "quarantine and release": lambda: quarantined().call().upd(Ignored("a", "recv", "late"), Unquarantine("a", 1, [1, 2]), free=4),
-    "deferred and shared": lambda: ran().call(Preempt("a", ""), Fence("a", [1], 1), Share("b", [1]), refs={1: 2}).upd(
-        Drain([1]), free=3, refs={1: 1}),
+    "sync load": lambda: (
+        Hand()
+        .add("a")
+        .call(Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1})
+        .upd(out={"a": 1})
+    ),
+    "quarantine and release": lambda: (
+        quarantined().call().upd(Ignored("a", "recv", "late"), Unquarantine("a", 1, [1, 2]), free=4)
+    ),
+    "deferred and shared": lambda: (
+        ran()
+        .call(Preempt("a", ""), Fence("a", [1], 1), Share("b", [1]), refs={1: 2})
+        .upd(Drain([1]), free=3, refs={1: 1})
+    ),
     "same call free and reuse": lambda: ran().call(
-        Preempt("a", "b"), Free("a", [1]), Alloc("b", [1]), Admit("b", 0), tok={"b": 4}),
-    "hit on a free block": lambda: ran().upd(Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}).call(Share("b", [1]), free=3),
-    "pin outlives its request": lambda: ran().upd(
-        Pin("x", [1]), Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}, free=3).upd_unpin(),
-    "reader flushed before reuse": lambda: ran().upd(Store("j", "a", [1]), out={"a": 1}).call(
-        Preempt("a", ""), Free("a", [1]), Alloc("b", [1]), Stored("j", "flush")),
+        Preempt("a", "b"), Free("a", [1]), Alloc("b", [1]), Admit("b", 0), tok={"b": 4}
+    ),
+    "hit on a free block": lambda: (
+        ran().upd(Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}).call(Share("b", [1]), free=3)
+    ),
+    "pin outlives its request": lambda: (
+        ran().upd(Pin("x", [1]), Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}, free=3).upd_unpin()
+    ),
+    "reader flushed before reuse": lambda: (
+        ran()
+        .upd(Store("j", "a", [1]), out={"a": 1})
+        .call(Preempt("a", ""), Free("a", [1]), Alloc("b", [1]), Stored("j", "flush"))
+    ),
     "session": lambda: ran().upd(Park("a", "session"), out={"a": 1}).out(Turn("a", 9, 9), Unpark("a")),
     "paused": lambda: _repeat(load().upd(Recv("a", 1)).out(Pause("all")), 9, lambda h: h.call().upd()),
     "waits for the connector": lambda: _repeat(Hand().add("a"), 9, lambda h: h.call(NotYet("a")).upd()),
     "refused but nobody passes": lambda: _starve(newcomers=False, calls=3),
-    "touched, then loaded when done": lambda: Hand().add("a").call(
-        Alloc("a", [1]), Touch("zero", [1]), Load("a", 1, [1], "async")).upd().call(Start("a", 1)),
-    "device done later than processed": lambda: Hand(depth=2).add("a").call(
-        Alloc("a", [1]), Load("a", 1, [1], "async"), done=0).upd(done=0).call(done=1).upd(Start("a", 1), done=1),
+    "touched, then loaded when done": lambda: (
+        Hand()
+        .add("a")
+        .call(Alloc("a", [1]), Touch("zero", [1]), Load("a", 1, [1], "async"))
+        .upd()
+        .call(Start("a", 1))
+    ),
+    "device done later than processed": lambda: (
+        Hand(depth=2)
+        .add("a")
+        .call(Alloc("a", [1]), Load("a", 1, [1], "async"), done=0)
+        .upd(done=0)
+        .call(done=1)
+        .upd(Start("a", 1), done=1)
+    ),
     "arrival alone": lambda: Hand().out(Add("z", 0, 0.0, 1, 1)),
-}  # fmt: skip
+}
 
 
 def _upd_unpin(self):
@@ -301,12 +436,16 @@ def test_all_goes_on():
 
 @settings(max_examples=150, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), depth=st.sampled_from([1, 2, 3]), pool=st.integers(8, 24), lost=st.sampled_from([0, 0.2]),
-    mode=st.sampled_from(["GateLoads", "DeferFrees", "DeferFreesGuarded", "None"]), ordered=st.booleans(),
+    seed=st.integers(0, 10**6),
+    depth=st.sampled_from([1, 2, 3]),
+    pool=st.integers(8, 24),
+    lost=st.sampled_from([0, 0.2]),
+    mode=st.sampled_from(["GateLoads", "DeferFrees", "DeferFreesGuarded", "None"]),
+    ordered=st.booleans(),
     sharing=st.booleans(),
-)  # fmt: skip
+)
 def test_healthy_runs_conform(seed, depth, pool, lost, mode, ordered, sharing):
-    """Sharing, gated loads, deferred frees, readers, aborts, quarantine: no false alarm of ledger or policy."""
+    """Sharing, gates, deferred frees, readers, aborts, quarantine: no false alarm of ledger or policy."""
     depth = 1 if mode == "None" else depth
     toy = Toy(pool=pool, depth=depth, seed=seed, lost=lost, mode=mode, ordered=ordered, sharing=sharing)
     verdict = judge(trace(toy, calls=40), layers=("ledger", "policy"))
@@ -317,9 +456,16 @@ def test_healthy_runs_conform(seed, depth, pool, lost, mode, ordered, sharing):
 
 
 BUGS = {
-    "double": "OneOwner", "leak": "Conservation", "doublefree": "NoDoubleFree", "gate": "Gate", "noflush": "StoreSafe",
-    "freeload": "XferSafe", "inversion": "NoInversion", "lowfence": "InFlightSafe", "earlydrain": "InFlightSafe",
-}  # fmt: skip
+    "double": "OneOwner",
+    "leak": "Conservation",
+    "doublefree": "NoDoubleFree",
+    "gate": "Gate",
+    "noflush": "StoreSafe",
+    "freeload": "XferSafe",
+    "inversion": "NoInversion",
+    "lowfence": "InFlightSafe",
+    "earlydrain": "InFlightSafe",
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -337,9 +483,17 @@ def test_seeded_engine_bug_is_found_by_name(bug):
 def test_snapshot_state_counts_as_history():
     """A part can be checked alone: what the snapshot says is in flight protects its blocks."""
     state = Snapshot(
-        step=5, processed=4, free=2, run=["b"], in_flight=[(5, {"b": 1})], fences={1: 5},
-        requests=[ReqState(r="a", st="waiting", prompt=4), ReqState(r="b", st="running", prompt=4, comp=4, blocks=[2, 3], last=5)],
-    )  # fmt: skip
+        step=5,
+        processed=4,
+        free=2,
+        run=["b"],
+        in_flight=[(5, {"b": 1})],
+        fences={1: 5},
+        requests=[
+            ReqState(r="a", st="waiting", prompt=4),
+            ReqState(r="b", st="running", prompt=4, comp=4, blocks=[2, 3], last=5),
+        ],
+    )
     from stallproof.trace.schema import InFlight
 
     state.in_flight = [InFlight(5, {"b": 1})]

@@ -1,4 +1,4 @@
-"""The ring: parts that can be checked alone, one write per record, nothing raised into the engine, kill -9."""
+"""The ring: parts to be checked alone, one write per record, nothing raised into the engine, kill -9."""
 
 from __future__ import annotations
 
@@ -30,9 +30,15 @@ LAYERS = ("ledger", "policy")
 def record(path, toy, calls=60, **kw):
     """Play ``toy`` into a ring at ``path``; returns the writer, closed."""
     writer = Writer(
-        path, engine=toy.engine, config=toy.config, snapshot=toy.snapshot, source="harness", rules=toy.rules,
-        clock=lambda: toy.ts, **kw,
-    )  # fmt: skip
+        path,
+        engine=toy.engine,
+        config=toy.config,
+        snapshot=toy.snapshot,
+        source="harness",
+        rules=toy.rules,
+        clock=lambda: toy.ts,
+        **kw,
+    )
     toy.write = writer.write
     toy.play(calls=calls)
     writer.close({"NoInversion": 1})
@@ -74,7 +80,7 @@ def test_ring_is_bounded(tmp_path):
     record(tmp_path / "t.jsonl", Toy(seed=2), calls=400, max_bytes=4000, max_parts=3)
     files = parts(tmp_path)
     assert len(files) == 3
-    assert all(os.path.getsize(f) < 4000 + 3000 for f in files)
+    assert all(Path(f).stat().st_size < 4000 + 3000 for f in files)
     verdict = check(files, Options(layers=LAYERS))
     assert verdict.status == "conforms"
     assert verdict.header.part > 0
@@ -135,9 +141,14 @@ def test_failing_writes_never_reach_the_engine(tmp_path):
     """A disk that fails for a while costs records, not the engine; what follows restarts from a snapshot."""
     toy = Toy(seed=5)
     writer = Writer(
-        tmp_path / "t.jsonl", engine=toy.engine, config=toy.config, snapshot=toy.snapshot, source="harness",
-        rules=toy.rules, max_bytes=10**6,
-    )  # fmt: skip
+        tmp_path / "t.jsonl",
+        engine=toy.engine,
+        config=toy.config,
+        snapshot=toy.snapshot,
+        source="harness",
+        rules=toy.rules,
+        max_bytes=10**6,
+    )
     count = 0
 
     def write(rec):
@@ -197,7 +208,8 @@ CHILD = """
 import sys
 from tests.trace.toy import Toy
 from tests.trace.test_writer import record
-record(sys.argv[1], Toy(seed=int(sys.argv[2]), pool=64, seqs=32), calls=10**7, max_bytes=int(sys.argv[3]), max_parts=4)
+toy = Toy(seed=int(sys.argv[2]), pool=64, seqs=32)
+record(sys.argv[1], toy, calls=10**7, max_bytes=int(sys.argv[3]), max_parts=4)
 """
 
 
@@ -217,7 +229,7 @@ def test_kill_loses_at_most_one_record(tmp_path, size):
         finally:
             child.send_signal(signal.SIGKILL)
             child.wait()
-        files = [f for f in parts(directory) if os.path.getsize(f)]
+        files = [f for f in parts(directory) if Path(f).stat().st_size]
         for f in files:
             rows = Path(f).read_bytes().split(b"\n")
             assert all(row.endswith(b"}") for row in rows[:-1]), "only the last line may be cut"
@@ -230,10 +242,10 @@ def test_kill_loses_at_most_one_record(tmp_path, size):
 def test_nothing_is_written_after_close(tmp_path):
     toy = Toy(seed=8)
     writer = record(tmp_path / "t.jsonl", toy)
-    size = os.path.getsize(tmp_path / "t.jsonl")
+    size = (tmp_path / "t.jsonl").stat().st_size
     assert writer.write(s.Outside()) is False
     writer.close()
-    assert os.path.getsize(tmp_path / "t.jsonl") == size
+    assert (tmp_path / "t.jsonl").stat().st_size == size
 
 
 def test_opening_fails_loudly(tmp_path):

@@ -1,8 +1,8 @@
 """A small paged-KV engine for tests, written for this purpose: it records traces as a real engine would.
 
-Its switches cover what the ledger has to understand (prefix sharing, deferred frees, gated and immediate load
-starts, unordered readers with flush or pin, aborts, lost loads with quarantine, sessions of several parts), and
-``bug`` breaks one thing at a time, so that each rule of the checker is seen to fire.
+Its switches cover what the ledger has to understand (prefix sharing, deferred frees, gated and immediate
+load starts, unordered readers flushed before reuse, aborts, lost loads with quarantine), and ``bug`` breaks
+one thing at a time, so that each rule of the checker is seen to fire.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from stallproof.trace import schema as s
 
@@ -42,14 +43,34 @@ class R:
 
 class Toy:
     def __init__(
-        self, write=None, *, pool=16, block=4, depth=2, mode="GateLoads", budget=32, seqs=8, seed=0, sharing=True,
-        readers=True, lost=0.0, bug="", rules=None, ordered=True, loads=True,
-    ):  # fmt: skip
+        self,
+        write=None,
+        *,
+        pool=16,
+        block=4,
+        depth=2,
+        mode="GateLoads",
+        budget=32,
+        seqs=8,
+        seed=0,
+        sharing=True,
+        readers=True,
+        lost=0.0,
+        bug="",
+        rules=None,
+        ordered=True,
+        loads=True,
+    ):
         self.rng = random.Random(seed)
         self.config = s.Config(
-            pool=pool, block_size=block, depth=depth, fence_mode=mode, max_num_seqs=seqs,
-            max_num_batched_tokens=budget, prefix_caching=sharing,
-        )  # fmt: skip
+            pool=pool,
+            block_size=block,
+            depth=depth,
+            fence_mode=mode,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=budget,
+            prefix_caching=sharing,
+        )
         self.engine = s.Engine("toy", "1", scheduler="tests.trace.toy.Toy")
         self.rules = (
             rules
@@ -94,23 +115,42 @@ class Toy:
 
     def header(self, **kw):
         return s.Header(
-            schema=s.SCHEMA, run=kw.pop("run", "toy"), source="harness", engine=self.engine, config=self.config,
-            clock=s.Clock("2026-01-01T00:00:00+00:00", 0.0), rules=self.rules, state=self.snapshot(), **kw,
-        )  # fmt: skip
+            schema=s.SCHEMA,
+            run=kw.pop("run", "toy"),
+            source="harness",
+            engine=self.engine,
+            config=self.config,
+            clock=s.Clock("2026-01-01T00:00:00+00:00", 0.0),
+            rules=self.rules,
+            state=self.snapshot(),
+            **kw,
+        )
 
     def snapshot(self):
         def state(q, st):
             return s.ReqState(
-                r=q.r, st=st, prio=q.prio, arr=q.arr, prompt=q.prompt, max_tokens=q.max_tokens, tok=q.prompt + q.out,
-                comp=q.comp, blocks=list(q.blocks), gen=q.gen, last=q.last, out=q.out,
-            )  # fmt: skip
+                r=q.r,
+                st=st,
+                prio=q.prio,
+                arr=q.arr,
+                prompt=q.prompt,
+                max_tokens=q.max_tokens,
+                tok=q.prompt + q.out,
+                comp=q.comp,
+                blocks=list(q.blocks),
+                gen=q.gen,
+                last=q.last,
+                out=q.out,
+            )
 
         return s.Snapshot(
-            step=self.step, processed=self.processed, free=len(self.pool),
+            step=self.step,
+            processed=self.processed,
+            free=len(self.pool),
             requests=[state(q, q.st) for q in self.reqs.values()]
             + [state(q, s.FINISHED) for q in self.zombies.values()],
             run=[q.r for q in self.running],
-        )  # fmt: skip
+        )
 
     def emit(self, record):
         self.ts += 0.25
@@ -124,7 +164,7 @@ class Toy:
     # -------------------------------------------------------------- blocks
 
     def take(self, q, k):
-        got = list(self.pool)[:k]
+        got = list(islice(self.pool, k))
         if (
             got
             and self.bug == "double"
@@ -190,10 +230,14 @@ class Toy:
         cap = self.config.pool * self.bs
         prompt = prompt or rng.randint(1, min(24, cap // 2))
         q = R(
-            r or f"r{self.names}", prio, self.ts, prompt, max_tokens or rng.randint(1, max(1, min(12, cap - prompt - 1))),
+            r or f"r{self.names}",
+            prio,
+            self.ts,
+            prompt,
+            max_tokens or rng.randint(1, max(1, min(12, cap - prompt - 1))),
             family=rng.randint(0, 2) if family is None else family,
             ext=(rng.choice([0, 0, max(0, prompt - 1)]) * self.with_loads if ext is None else ext),
-        )  # fmt: skip
+        )
         self.reqs[q.r] = q
         self.waiting.append(q)
         self.waiting.sort(key=lambda q: q.place)

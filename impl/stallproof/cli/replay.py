@@ -64,7 +64,7 @@ PROMISE = {
               help="NoWedge: calls in a row, beyond the batches in flight, that change nothing.")  # fmt: skip
 @click.option("--livelock-calls", type=click.IntRange(min=1), default=200, show_default=True,
               help="Termination: working calls in a row without progress.")  # fmt: skip
-@click.option("--starve-calls", type=click.IntRange(min=1), default=64, show_default=True,
+@click.option("--starve-calls", type=click.IntRange(min=1), default=32, show_default=True,
               help="NoStarvation: refusals of one request without progress ...")  # fmt: skip
 @click.option("--starve-served", type=click.IntRange(min=1), default=8, show_default=True,
               help="... while so many newcomers behind it were served.")  # fmt: skip
@@ -166,9 +166,7 @@ def render(v: Verdict, console: Console, everything: bool = False) -> None:
     else:
         say("CONFORMS", "bold green")
         if v.unfinished:
-            say(
-                f"  {len(v.unfinished)} requests are unfinished at the end; whether they finish, this trace cannot tell"
-            )
+            say(f"  {len(v.unfinished)} requests are unfinished at the end; if they finish, it cannot tell")
 
 
 def _violations(v: Verdict, say: Say, everything: bool) -> None:

@@ -18,12 +18,12 @@ from .policy import Policy
 from .progress import Progress, Thresholds
 
 LAYERS = ("ledger", "progress", "policy")
-#: rules of the ledger after whose violation the state is no longer trusted
+#: violations kept unless all are wanted
 _KEEP = 200
 
 
 class Options(Struct, frozen=True):
-    """What to check. ``first`` and ``last``: report violations of these lines only (several files: counted on)."""
+    """What to check. ``first``, ``last``: report these lines only (counted on through several files)."""
 
     layers: tuple[str, ...] = LAYERS
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -87,7 +87,7 @@ class Checker:
             return
         self._counts[v.rule] += 1
         if not self.out.violations:
-            self.out.waits = waits(self.ledger)
+            self.out.waits = waits(self.ledger, self.progress.asked() if self.progress else None)
         if len(self.out.violations) < (self.opt.limit if self.opt.all else _KEEP):
             self.out.violations.append(v)
         if v.layer == "ledger" and not self.opt.all:
@@ -134,7 +134,8 @@ class Checker:
         carried = self.ledger.header(path, line, h)
         if not carried and out.records:
             out.notes.append(
-                f"{path}:{line}: {h.lost or 'some'} records are missing before this part; checked on from its snapshot"
+                f"{path}:{line}: {h.lost or 'some'} records are missing before this part; "
+                "checked on from its snapshot"
             )
             if self.progress:
                 self.progress.forget()
@@ -162,8 +163,12 @@ class Checker:
         if self.progress:
             p = self.progress
             out.undecided = p.undecided()
-            out.totals = {"output tokens": p.tokens, "preemptions": p.preempts, "evictions": p.evicts,
-                          "loads": p.loads}  # fmt: skip
+            out.totals = {
+                "output tokens": p.tokens,
+                "preemptions": p.preempts,
+                "evictions": p.evicts,
+                "loads": p.loads,
+            }
         if out.violations:
             out.status = "diverges"
         elif out.undecided:
@@ -172,10 +177,25 @@ class Checker:
 
 
 _RULES = frozenset(
-    {"NoInversion", "VictimOrder", "RunningOrder", "Patience", "Gate", "Feasible", "EvictCoupled", "NoZeroPre",
-     "NoWedge", "BoundedWait", "Conservation", "InFlightSafe", "XferSafe", "StoreSafe", "NoStarvation",
-     "Termination"}
-)  # fmt: skip
+    {
+        "NoInversion",
+        "VictimOrder",
+        "RunningOrder",
+        "Patience",
+        "Gate",
+        "Feasible",
+        "EvictCoupled",
+        "NoZeroPre",
+        "NoWedge",
+        "BoundedWait",
+        "Conservation",
+        "InFlightSafe",
+        "XferSafe",
+        "StoreSafe",
+        "NoStarvation",
+        "Termination",
+    }
+)
 
 
 def check(

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from . import schema as s
 from .ledger import Ledger, Req, some
 
 
-def _why(led: Ledger, q: Req) -> str:
-    load = led.loads.get(q.r)
+def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
+    load, c = led.loads.get(q.r), led.config
+    size = q.prompt + q.out
     if q.awaits:
         return f"waits outside the scheduler ({q.awaits})"
     if load is not None and q.st != s.RUNNING:
         where = "may be writing" if load.started else "not started yet"
         return f"waits for its load {load.gen} of {len(load.blocks)} blocks ({where})"
-    if q.st == s.RUNNING:
-        return f"runs, last scheduled in step {q.last}" if q.last else "runs"
-    size, c = q.prompt + q.out, led.config
-    need = -(-(size + 1) // c.block_size) - len(q.blocks) if c.groups == 1 and size else 0
-    if c.groups == 1 and size and -(-(size + 1) // c.block_size) > c.pool:
+    if c.groups == 1 and -(-(size + 1) // c.block_size) > c.pool:
         return f"can never fit: {size} tokens and one more need more than {c.pool} blocks (Feasible)"
-    return f"waits for {need} more block{'s' if need != 1 else ''}" if need > 0 else "waits to be scheduled"
+    if asked is not None:
+        need, calls = asked
+        what = f"asks for {need} more block{'s' * (need != 1)}" if need >= 0 else "asks for more blocks"
+        return what + (f", refused in {calls} calls" if calls > 1 else ", refused in this call")
+    if q.st == s.RUNNING:
+        return f"last scheduled in step {q.last}" if q.last else "not scheduled yet"
+    need = -(-size // c.block_size) - len(q.blocks) if c.groups == 1 else 0
+    return f"needs {need} more block{'s' * (need != 1)}" if need > 0 else "waits to be scheduled"
 
 
-def waits(led: Ledger, limit: int = 12) -> list[str]:
-    """One line for the pool, then one per live request in scheduling order."""
+def waits(led: Ledger, asked: Mapping[str, tuple[int, int]] | None = None, limit: int = 12) -> list[str]:
+    """One line for the pool, then one per live request in scheduling order.
+
+    ``asked``: request -> blocks it asked for (-1 unknown) and calls in which it was refused.
+    """
+    asked = asked or {}
     deferred = sum(len(b) for _, b in led.deferred)
     quarantined = sum(len(b) for b in led.quar.values())
     head = f"pool of {led.config.pool}: {len(led.pool)} free"
@@ -43,7 +49,7 @@ def waits(led: Ledger, limit: int = 12) -> list[str]:
     live = sorted(led.reqs.values(), key=lambda q: (q.st == s.FINISHED, q.place))
     for q in live[:limit]:
         state = q.st if q.st != s.FINISHED else "finished, blocks outstanding"
-        lines.append(f"{q.r}: {state}, holds {len(q.blocks)} blocks, {_why(led, q)}")
+        lines.append(f"{q.r}: {state}, holds {len(q.blocks)} blocks, {_why(led, q, asked.get(q.r))}")
     if len(live) > limit:
         held = sum(len(q.blocks) for q in live[limit:])
         lines.append(f"... and {len(live) - limit} more requests holding {held} blocks")
@@ -74,29 +80,33 @@ def events_of(
 ) -> list[str]:
     """The last events up to ``path:line`` that concern one of ``requests`` or ``blocks``."""
     names, ids = set(requests), set(blocks)
-    found: deque[str] = deque(maxlen=limit)
+    found: deque[list] = deque(maxlen=limit)  # [first line, step and kind, event, times, last line]
+
+    def put(number: int, step: str, text: str) -> None:
+        for row in list(found)[-2:]:
+            if row[2] == text and row[1].split()[-1] == step.split()[-1]:  # the same again: one line
+                row[3], row[4] = row[3] + 1, number
+                return
+        found.append([number, step, text, 1, number])
+
     for where, number, rec in records:
         ev = getattr(rec, "ev", None)
         if ev:
             step = f"step {rec.step} {rec.__struct_config__.tag}" if hasattr(rec, "step") else "outside"
             for e in ev:
-                if ids:
-                    mine = getattr(e, "blocks", None)
-                    if mine is not None and not ids.isdisjoint(mine):
-                        found.append(f"{number}: {step}: {event_text(e)}")
-                        continue
-                    if mine is not None:
-                        continue
-                if getattr(e, "r", None) in names or getattr(e, "target", None) in names:
-                    found.append(f"{number}: {step}: {event_text(e)}")
+                touched = getattr(e, "blocks", None)
+                if ids and touched is not None:
+                    mine = not ids.isdisjoint(touched)
+                else:
+                    mine = getattr(e, "r", None) in names or getattr(e, "target", None) in names
+                if mine:
+                    put(number, step, event_text(e))
         if where == path and number >= line:
             break
-    return list(found)
+    return [
+        f"{number}: {step}: {text}" + (f" ({times} times, until line {last})" if times > 1 else "")
+        for number, step, text, times, last in found
+    ]
 
 
-def sched_line(rec: s.Sched) -> str:
-    """A scheduling call as one short line (for verbose output)."""
-    return f"step {rec.step}: {sum(rec.tok.values())} tokens for {len(rec.tok)} requests, free {rec.free}"
-
-
-__all__ = ["event_text", "events_of", "msgspec", "sched_line", "waits"]
+__all__ = ["event_text", "events_of", "waits"]

@@ -5,7 +5,8 @@ Each check carries the name of its rule, and is active iff the header lists that
 * NoInversion: no request behind a refused one that holds nothing is given blocks in that call.
 * VictimOrder: victims of preemption and eviction are behind their target in scheduling order.
 * RunningOrder: the running list is in scheduling order.
-* Patience: a refused running request waits for at most ``P`` processed steps, and only while one is in flight.
+* Patience: a refused running request waits for at most ``P`` processed steps, and only while one is in
+  flight.
 * Gate: an asynchronous load starts once every step dispatched at its admission, the one being built
   included, is done, and is not held back much longer.
 * Feasible: a request that can never fit finishes at once.
@@ -75,9 +76,14 @@ class Policy:
             return
         victim, target = self.led.reqs.get(e.r), self.led.reqs.get(e.target)
         if victim and target and not victim.place > target.place:
-            self.bad("VictimOrder", f"{e.r} gives its blocks up for {e.target}, which is behind it",
-                     field="ev.preempt.target", expected=f"a victim behind {target.place}", observed=victim.place,
-                     requests=[e.target, e.r])  # fmt: skip
+            self.bad(
+                "VictimOrder",
+                f"{e.r} gives its blocks up for {e.target}, which is behind it",
+                field="ev.preempt.target",
+                expected=f"a victim behind {target.place}",
+                observed=victim.place,
+                requests=[e.target, e.r],
+            )
 
     def _wait(self, e: s.Wait) -> None:
         if "Patience" not in self.rules:
@@ -87,12 +93,23 @@ class Policy:
         first = self.waits.setdefault(e.r, led.processed)
         limit = led.config.patience
         if led.processed - first >= limit:
-            self.bad("Patience", f"{e.r} goes on waiting after {led.processed - first} processed steps",
-                     field="ev.wait.r", expected=f"a wait of at most {limit}", observed=led.processed - first,
-                     requests=[e.r])  # fmt: skip
+            self.bad(
+                "Patience",
+                f"{e.r} goes on waiting after {led.processed - first} processed steps",
+                field="ev.wait.r",
+                expected=f"a wait of at most {limit}",
+                observed=led.processed - first,
+                requests=[e.r],
+            )
         if not led.in_flight:
-            self.bad("Patience", f"{e.r} waits though no step is in flight", field="ev.wait.r",
-                     expected="a step in flight", observed="none", requests=[e.r])  # fmt: skip
+            self.bad(
+                "Patience",
+                f"{e.r} waits though no step is in flight",
+                field="ev.wait.r",
+                expected="a step in flight",
+                observed="none",
+                requests=[e.r],
+            )
 
     def _start(self, e: s.Start) -> None:
         led = self.led
@@ -101,9 +118,14 @@ class Policy:
             return
         self.held.pop(e.r, None)
         if load.step > led.quiet:
-            self.bad("Gate", f"the load of {e.r}, admitted in step {load.step}, starts when step {led.quiet} is done",
-                     field="ev.start.r", expected=f"step {load.step} done", observed=f"step {led.quiet} done",
-                     requests=[e.r])  # fmt: skip
+            self.bad(
+                "Gate",
+                f"the load of {e.r}, admitted in step {load.step}, starts when step {led.quiet} is done",
+                field="ev.start.r",
+                expected=f"step {load.step} done",
+                observed=f"step {led.quiet} done",
+                requests=[e.r],
+            )
 
     def _add(self, e: s.Add) -> None:
         c = self.led.config
@@ -130,10 +152,15 @@ class Policy:
                 q = led.reqs.get(g)
                 ahead = [r for r in self.refused if r in led.reqs and q and led.reqs[r].place < q.place]
                 if ahead:
-                    self.bad("NoInversion", f"{g} holds nothing and is given blocks while {some(ahead)}, ahead of it, "
-                             "is refused", event=index, field="ev.alloc.r",
-                             expected=f"nothing for newcomers behind {ahead[0]}", observed=g,
-                             requests=[ahead[0], g])  # fmt: skip
+                    self.bad(
+                        "NoInversion",
+                        f"{g} holds nothing and is given blocks while {some(ahead)}, ahead of it, is refused",
+                        event=index,
+                        field="ev.alloc.r",
+                        expected=f"nothing for newcomers behind {ahead[0]}",
+                        observed=g,
+                        requests=[ahead[0], g],
+                    )
         self.newcomers.clear()
         self.refused.clear()
         if self.waits:
@@ -143,24 +170,44 @@ class Policy:
             places = [led.reqs[r].place for r in rec.run if r in led.reqs]
             for i in range(1, len(places)):
                 if places[i] < places[i - 1]:
-                    self.bad("RunningOrder", f"{rec.run[i]} runs behind {rec.run[i - 1]} but is ahead of it in "
-                             "scheduling order", field="run", expected="scheduling order", observed=some(rec.run),
-                             event=-1, requests=[rec.run[i - 1], rec.run[i]])  # fmt: skip
+                    self.bad(
+                        "RunningOrder",
+                        f"{rec.run[i]} runs behind {rec.run[i - 1]} but is ahead of it in scheduling order",
+                        field="run",
+                        expected="scheduling order",
+                        observed=some(rec.run),
+                        event=-1,
+                        requests=[rec.run[i - 1], rec.run[i]],
+                    )
                     break
         if "Gate" in self.rules and led.loads:
             for r, load in led.loads.items():
                 if load.mode == "async" and not load.started and load.step <= led.quiet:
                     self.held[r] = self.held.get(r, 0) + 1
                     if self.held[r] == led.config.depth + 2:
-                        self.bad("Gate", f"the load of {r} could start {self.held[r]} calls ago", field="ev.start",
-                                 expected="started", observed="not started", event=-1, requests=[r])  # fmt: skip
+                        self.bad(
+                            "Gate",
+                            f"the load of {r} could start {self.held[r]} calls ago",
+                            field="ev.start",
+                            expected="started",
+                            observed="not started",
+                            event=-1,
+                            requests=[r],
+                        )
         for r, step in list(self.infeasible.items()):
             if led.step > step:
                 del self.infeasible[r]
                 q = led.reqs.get(r)
-                self.bad("Feasible", f"{r} can never fit and is not finished at once", field="ev.finish", event=-1,
-                         expected=f"finished: {q.prompt if q else '?'} prompt tokens, {led.config.pool} blocks of "
-                         f"{led.config.block_size}", observed="still queued", requests=[r])  # fmt: skip
+                self.bad(
+                    "Feasible",
+                    f"{r} can never fit and is not finished at once",
+                    field="ev.finish",
+                    event=-1,
+                    expected=f"finished: {q.prompt if q else '?'} prompt tokens, {led.config.pool} blocks of "
+                    f"{led.config.block_size}",
+                    observed="still queued",
+                    requests=[r],
+                )
 
     def forget(self) -> None:
         self.waits.clear()

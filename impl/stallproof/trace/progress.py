@@ -31,7 +31,7 @@ class Thresholds(Struct, frozen=True):
 
     wedge_calls: int = 3  #: calls in a row, beyond the batches in flight, that change nothing
     livelock_calls: int = 200  #: working calls in a row without progress
-    starve_calls: int = 64  #: calls in which one request was refused without progress
+    starve_calls: int = 32  #: calls in which one request was refused without progress
     starve_served: int = 8  #: requests behind it that held nothing and were served meanwhile
     deadline: float = 0.0  #: seconds; 0: the recording's own, if any
 
@@ -114,10 +114,15 @@ class Progress:
             why = (
                 "its blocks wait for a step in flight" if any(led.deferred) else "others hold its blocks too"
             )
-            self.bad("NoZeroPre", f"{p.r} is preempted for {p.target}, which can use no block more: {why}",
-                     event=index, field="ev.preempt.r", expected="the pool grows in the same call",
-                     observed=f"{len(led.pool)} free before and after",
-                     requests=[p.target, p.r] if victim else [p.target])  # fmt: skip
+            self.bad(
+                "NoZeroPre",
+                f"{p.r} is preempted for {p.target}, which can use no block more: {why}",
+                event=index,
+                field="ev.preempt.r",
+                expected="the pool grows in the same call",
+                observed=f"{len(led.pool)} free before and after",
+                requests=[p.target, p.r] if victim else [p.target],
+            )
 
     def _preempt(self, e: s.Preempt) -> None:
         self.open = (e, len(self.led.pool), self.led.event)
@@ -178,10 +183,15 @@ class Progress:
             self._settle(None)
         for e, index in self.evicted:
             if e.target not in led.running:
-                self.bad("EvictCoupled", f"{e.r} is evicted for {e.target}, which does not run in this call",
-                         event=index, field="ev.evict.target", expected=RUNNING,
-                         observed=led.reqs[e.target].st if e.target in led.reqs else "unknown",
-                         requests=[e.target, e.r])  # fmt: skip
+                self.bad(
+                    "EvictCoupled",
+                    f"{e.r} is evicted for {e.target}, which does not run in this call",
+                    event=index,
+                    field="ev.evict.target",
+                    expected=RUNNING,
+                    observed=led.reqs[e.target].st if e.target in led.reqs else "unknown",
+                    requests=[e.target, e.r],
+                )
         self.evicted.clear()
         self._starvation(rec)
         self._wedge(rec)
@@ -208,13 +218,19 @@ class Progress:
             st.need = need
             if not st.told and st.calls >= t.starve_calls and len(st.served) >= t.starve_served:
                 st.told = True
-                self.bad("NoStarvation",
-                         f"{r} ({q.st}) has been refused in {st.calls} calls since step {st.step} without one token, "
-                         f"while {len(st.served)} requests behind it, which held nothing, were given blocks",
-                         field="ev.refuse.r", expected="no newcomer behind a refused request is served",
-                         observed=f"{len(st.served)} were", requests=[r, *list(st.served)[-3:]],
-                         evidence=[f"first refused at {st.path}:{st.line}, step {st.step}, holding {st.held} blocks",
-                                   f"served meanwhile: {some(list(st.served)[-6:])}"])  # fmt: skip
+                self.bad(
+                    "NoStarvation",
+                    f"{r} ({q.st}) has been refused in {st.calls} calls since step {st.step} without one "
+                    f"token, while {len(st.served)} requests behind it that held nothing were given blocks",
+                    field="ev.refuse.r",
+                    expected="no newcomer behind a refused request is served",
+                    observed=f"{len(st.served)} were",
+                    requests=[r, *list(st.served)[-3:]],
+                    evidence=[
+                        f"first refused at {st.path}:{st.line}, step {st.step}, holding {st.held} blocks",
+                        f"served meanwhile: {some(list(st.served)[-6:])}",
+                    ],
+                )
 
     def pending(self) -> list[str]:
         """What happens outside the scheduler and may still change something."""
@@ -255,11 +271,21 @@ class Progress:
         self.dead += 1
         if self.dead >= self.t.wedge_calls + led.config.depth and not self.wedged:
             self.wedged = True
-            self.bad("NoWedge",
-                     f"{len(waiting)} unfinished requests, nothing pending outside, and {self.dead} calls in a row "
-                     "change nothing", at=self.dead_at, field="tok, ev",
-                     expected="a token, a load start, an eviction towards a run, or a finish", observed="nothing",
-                     requests=[q.r for q in sorted(waiting, key=lambda q: q.place)][:8])  # fmt: skip
+            self.bad(
+                "NoWedge",
+                f"{len(waiting)} unfinished requests, nothing pending outside, and {self.dead} calls in a "
+                "row change nothing",
+                at=self.dead_at,
+                field="tok, ev",
+                expected="a token, a load start, an eviction towards a run, or a finish",
+                observed="nothing",
+                requests=[q.r for q in sorted(waiting, key=lambda q: q.place)][:8],
+                evidence=[
+                    f"{r} asks for {need} new blocks, {len(led.pool)} are free"
+                    for r, need in list(self.refused.items())[:4]
+                    if need > 0
+                ],
+            )
 
     def _livelock(self, rec: s.Sched) -> None:
         led = self.led
@@ -286,11 +312,17 @@ class Progress:
         if self.idle_work >= self.t.livelock_calls and not self.livelocked:
             self.livelocked = True
             live = [q.r for q in led.reqs.values() if q.st != FINISHED]
-            self.bad("Termination",
-                     f"livelock: {self.idle_work} working calls with {self.work_preempts} preemptions and "
-                     f"{self.work_tokens} scheduled tokens, but no output token, nothing computed for the first "
-                     "time and nothing finished", at=self.work_at, field="out", expected="progress",
-                     observed="none", requests=live[:8])  # fmt: skip
+            self.bad(
+                "Termination",
+                f"livelock: {self.idle_work} working calls with {self.work_preempts} preemptions and "
+                f"{self.work_tokens} scheduled tokens, but no output token, nothing computed for the first "
+                "time and nothing finished",
+                at=self.work_at,
+                field="out",
+                expected="progress",
+                observed="none",
+                requests=live[:8],
+            )
 
     def _deadlines(self) -> None:
         led = self.led
@@ -301,9 +333,15 @@ class Progress:
             key = (r, load.gen)
             if load.started and load.ts and led.ts - load.ts > limit * 1.5 + 1.0 and key not in self.late:
                 self.late.add(key)
-                self.bad("BoundedWait", f"load {load.gen} of {r} has neither completed nor failed nor expired",
-                         field="ev.recv", expected=f"within {limit:g} s", observed=f"{led.ts - load.ts:.1f} s",
-                         requests=[r], blocks=sorted(load.blocks)[:8])  # fmt: skip
+                self.bad(
+                    "BoundedWait",
+                    f"load {load.gen} of {r} has neither completed nor failed nor expired",
+                    field="ev.recv",
+                    expected=f"within {limit:g} s",
+                    observed=f"{led.ts - load.ts:.1f} s",
+                    requests=[r],
+                    blocks=sorted(load.blocks)[:8],
+                )
 
     # ------------------------------------------------------------------ the end
 
@@ -311,16 +349,28 @@ class Progress:
         """What looks like a stall but has not lasted long enough when the trace ends."""
         t, out = self.t, []
         if self.dead and not self.wedged:
-            out.append(f"NoWedge: the last {self.dead} calls changed nothing (a finding from "
-                       f"{t.wedge_calls + self.led.config.depth})")  # fmt: skip
+            out.append(
+                f"NoWedge: the last {self.dead} calls changed nothing (a finding from "
+                f"{t.wedge_calls + self.led.config.depth})"
+            )
         if self.idle_work >= max(8, t.livelock_calls // 4) and not self.livelocked:
-            out.append(f"Termination: {self.idle_work} working calls without progress (a finding from "
-                       f"{t.livelock_calls})")  # fmt: skip
+            out.append(
+                f"Termination: {self.idle_work} working calls without progress (a finding from "
+                f"{t.livelock_calls})"
+            )
         for r, st in self.starving.items():
             if st.served and not st.told:
-                out.append(f"NoStarvation: {r} refused in {st.calls} calls while {len(st.served)} behind it were "
-                           f"served (a finding from {t.starve_calls} and {t.starve_served})")  # fmt: skip
+                out.append(
+                    f"NoStarvation: {r} refused in {st.calls} calls while {len(st.served)} behind it were "
+                    f"served (a finding from {t.starve_calls} and {t.starve_served})"
+                )
         return out
+
+    def asked(self) -> dict[str, tuple[int, int]]:
+        """Refused requests: blocks asked for, and in how many calls."""
+        asked = {r: (need, 1) for r, need in self.refused.items()}
+        asked.update({r: (st.need, st.calls) for r, st in self.starving.items()})
+        return asked
 
     def forget(self) -> None:
         """The state was replaced by a snapshot: what was counted before it no longer applies."""
