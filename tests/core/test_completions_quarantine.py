@@ -1,0 +1,135 @@
+"""Completion protocol, quarantine, feasibility, settings, faults."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallproof.core.completions import Completions, Life, Verdict
+from stallproof.core.faults import Faults
+from stallproof.core.feasible import Wall, verdict
+from stallproof.core.quarantine import Lot, Quarantine
+from stallproof.core.rules import RULES, SWITCHABLE, Settings
+from stallproof.errors import BadInput
+
+KINDS = ("recv", "sent", "failed")
+
+
+def test_what_the_engine_may_see() -> None:
+    """The whole table: a report is accepted iff it answers something outstanding."""
+    for kind, life, started, received in itertools.product(KINDS, Life, (True, False), (True, False)):
+        got, why = Completions().judge("r", kind, life, started=started, received=received)
+        accept = (
+            life is Life.LOADING and kind != "sent" and started and not received
+        ) or life is Life.FINISHED
+        assert (got is Verdict.ACCEPT) == accept, (kind, life, started, received)
+        assert (why == "") == accept
+
+
+@given(
+    st.lists(st.sampled_from(["recv", "sent"]), max_size=8),
+    st.sets(st.sampled_from(["recv", "sent"]), min_size=1),
+)
+def test_blocks_of_a_finished_request_are_freed_once_and_by_the_last_report(
+    reports: list[str], owed: set[str]
+) -> None:
+    book = Completions()
+    for kind in owed:
+        book.expect("r", kind)
+    life, seen, freed = Life.FINISHED, set[str](), 0
+    for kind in reports:
+        got, _ = book.judge("r", kind, life)
+        if got is Verdict.ACCEPT:
+            freed += 1
+            seen.add(kind)
+            life = Life.UNKNOWN  # the engine has forgotten the request
+            assert seen == owed
+        elif got is Verdict.HOLD:
+            seen.add(kind)
+            assert seen < owed
+    assert freed == (1 if set(reports) >= owed else 0)
+
+
+def test_a_late_report_only_ends_the_quarantine() -> None:
+    for life in Life:
+        assert Completions().judge("r", "recv", life, quarantined=True)[0] is Verdict.RELEASE
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=20))
+def test_quarantine_conserves_blocks(moves: list[tuple[str, int]]) -> None:
+    pool = 40
+    q, out = Quarantine(pool, 0.25), dict[str, int]()
+    for rid, n in moves:
+        if rid in q:
+            with pytest.raises(ValueError, match="already"):
+                q.put(Lot(rid, 2, [0]))
+            lot = q.release(rid)
+            assert lot is not None
+            assert len(lot.blocks) == out.pop(rid)
+            assert q.release(rid) is None
+        else:
+            q.put(Lot(rid, 1, list(range(n))))
+            out[rid] = n
+        assert q.blocks == sum(out.values())
+        assert q.over_cap == (q.blocks > pool * 0.25)
+        assert all(not q.may_load(r) for r in out)
+    assert sum(len(x.blocks) for x in q.release_all()) == sum(out.values())
+    assert q.blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("fits", "out", "on_wall", "end"),
+    [
+        (True, 0, "length", Wall.SERVE),
+        (True, 5, "error", Wall.SERVE),
+        (False, 0, "length", Wall.ERROR),
+        (False, 5, "length", Wall.LENGTH),
+        (False, 5, "error", Wall.ERROR),
+    ],
+)
+def test_how_an_infeasible_request_ends(fits: bool, out: int, on_wall: str, end: Wall) -> None:
+    assert verdict(fits, out, on_wall) is end
+
+
+def test_settings_default_to_all_rules_enforced() -> None:
+    s = Settings.from_environment({})
+    assert s == Settings()
+    assert all(s.active(r) for r in RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STALLPROOF_MODE", "loud"),
+        ("STALLPROOF_STRICT", "maybe"),
+        ("STALLPROOF_PATIENCE", "-1"),
+        ("STALLPROOF_PATIENCE", "many"),
+        ("STALLPROOF_PATIENCE", "nan"),
+        ("STALLPROOF_QUARANTINE_CAP", "2"),
+        ("STALLPROOF_ON_WALL", "abort"),
+        ("STALLPROOF_OFF", "Patience,Gravity"),
+        ("STALLPROOF_OFF", "DeferFrees"),
+    ],
+)
+def test_a_bad_setting_is_one_clear_error(name: str, value: str) -> None:
+    with pytest.raises(BadInput) as found:
+        Settings.from_environment({name: value})
+    assert name in str(found.value)
+    assert "remedy" in str(found.value)
+
+
+def test_rules_can_be_switched_off() -> None:
+    s = Settings.from_environment({"STALLPROOF_OFF": " Patience , Commit "})
+    assert not s.active("Patience")
+    assert not s.active("Commit")
+    assert s.active("GateLoads")
+    assert set(RULES) >= SWITCHABLE
+
+
+def test_a_fault_is_logged_once_per_hook() -> None:
+    f = Faults()
+    assert [f.note("a"), f.note("a"), f.note("b")] == [True, False, True]
+    assert f.count == {"a": 2, "b": 1}
