@@ -130,14 +130,14 @@ class Quiet:
         self.start = start
         self.before = before
         self.lines = 1
-        self.moved = 0  # records in which KV, Running or Waiting differ from the one before
+        self.moved = 0  # records without tokens in which KV usage differs from the one before
         self.hit_moved = 0
         self.stuck = 1  # records since the last move
         self.preempting = 1 if s.preempt else 0
         self.growing = 0
         self.fetch_done = 1 if s.fetch and s.fetch[2] > 0 else 0
-        if before is not None:
-            self._compare(before, s)
+        if before is not None and before.hit != s.hit and not math.isnan(before.hit + s.hit):
+            self.hit_moved = 1
 
     def add(self, s: Stats) -> None:
         prev = self.last
@@ -153,8 +153,8 @@ class Quiet:
 
     def _compare(self, a: Stats, b: Stats) -> None:
         kv = not math.isnan(a.kv) and not math.isnan(b.kv) and abs(a.kv - b.kv) > 0.049
+        self.moved += kv
         if kv or (a.running, a.waiting) != (b.running, b.waiting):
-            self.moved += 1
             self.stuck = 1
         if b.waiting > a.waiting and b.running == a.running and not kv:
             self.growing += 1
@@ -189,7 +189,6 @@ class Engine:
         self.prev: Stats | None = None
         self.last_progress: Stats | Obs | None = None
         self.self_preempt: tuple[Stats, Stats] | None = None
-        self.cycles = 0
         self.records = 0
         self.paused: Obs | None = None
         self.iteration: Obs | None = None

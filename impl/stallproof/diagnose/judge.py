@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 HANG = 120.0
 #: seconds after which a parked load has missed every documented deadline (NIXL 480 s, Mooncake receive 540 s)
 LOAD_DEADLINE = 600.0
-#: seconds for which a lone grammar compile is believed where the version does not count deferred requests
-GRAMMAR = 60.0
+#: seconds that a single step, or a grammar compile that this release does not count as deferred, may take
+LONG_STEP = 60.0
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -164,6 +164,7 @@ def stack(eng: Engine, inst: Instance) -> Finding | None:
         ("dummy", "dp_desync", "the engine runs dummy batches for other ranks"),
         ("worker_wait", "worker_hang", "EngineCore waits for its workers"),
         ("device", "worker_hang", "a thread waits for the device or a collective"),
+        ("scheduler", "running_not_scheduled", "EngineCore is busy inside the scheduler"),
     ):
         if state in states:
             threads = states[state]
@@ -269,8 +270,8 @@ def _says(s: Stats) -> str:
 
 def _metrics(eng: Engine) -> str:
     return (
-        "for i in 1 2; do curl -s http://HOST:PORT/metrics | grep -E "
-        "'num_requests|kv_cache_usage|tokens_total|prefix_cache_queries'; sleep 30; done > scrapes.txt; "
+        "for i in 1 2 3; do echo vllm:scraped_at $(date +%s); curl -s http://HOST:PORT/metrics; sleep 30; done "
+        "> scrapes.txt; "
         "stallproof diagnose THIS_LOG scrapes.txt"
     )
 
@@ -328,13 +329,22 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
                     ],
                 ),
             )  # fmt: skip
+        before = q.before
+        twin = before is not None and 0 <= s.waiting <= before.waiting
+        if (twin or s.level == "METRICS") and q.lines <= 2 and secs < LONG_STEP and not q.hit_moved:
+            return Result(
+                verdict=UNKNOWN, why="the record may show the moment between the last request and a long next step",
+                missing=Missing(what="a second look", command=_metrics(eng), candidate="wedge",
+                                rivals=[("a first step longer than the interval", "tokens in the next record"),
+                                        ("a head that is never admitted", "the same record again")]),
+            )  # fmt: skip
         mech = "held_blocks" if held and inst.delayed > 0 else "wedge" if held else "head_never_fits"
         return Result(
             verdict=STALLED, why="requests wait for capacity, nothing runs, nothing is parked",
             finding=found(
                 mech, "capacity-with-nothing-running", base, eng,
                 confidence="high" if q.lines > 1 or q.hit_moved else "medium",
-                certain=secs >= GRAMMAR or q.lines > 2,
+                certain=secs >= LONG_STEP or q.lines > 2,
                 rivals=[
                     ("admission arithmetic that never comes out, though the head would fit",
                      "the head's prompt length against num_gpu_blocks - 1 blocks"),
@@ -346,7 +356,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
         return Result(
             verdict=STALLED, why="a load failed and its request still waits",
             finding=found("load_lost", "failed-and-parked", base + failed, eng,
-                          certain=secs >= GRAMMAR, confidence="high" if parked else "medium"),
+                          certain=secs >= LONG_STEP, confidence="high" if parked else "medium"),
         )  # fmt: skip
     past = secs >= LOAD_DEADLINE
     if s.deferred is not None or connector:
@@ -366,7 +376,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
                 candidate="head_blocks_holders" if cap else "parked", rivals=_parked_rivals(s),
             ),
         )  # fmt: skip
-    if (secs >= GRAMMAR and (q.lines > 2 or t.has("add"))) or q.hit_moved:
+    if (secs >= LONG_STEP and (q.lines > 2 or t.has("add"))) or q.hit_moved:
         return Result(
             verdict=STALLED, why="requests wait, nothing runs, and newcomers change nothing",
             finding=found(
@@ -434,6 +444,7 @@ def _failures(eng: Engine) -> list[Evidence]:
     for kind, says in (
         ("pull_failed", "a load failed"),
         ("p_not_ready", "the prefill side was not ready"),
+        ("transport", "the transfer engine reports an error"),
         ("producer_timeout", "the producer gave up and freed the blocks"),
     ):
         if kind in eng.tally.last:
@@ -451,13 +462,13 @@ def _something_runs(
             verdict=STALLED, why="pre-emptions go on and no token comes out",
             finding=found("livelock", "preempting-without-tokens", base, eng, confidence="high"),
         )  # fmt: skip
-    if (q.kv_grew or (q.moved and q.lines > 1)) and q.stuck <= 2:
+    if (q.kv_grew or q.moved) and q.stuck <= 2:
         return Result(verdict=PROGRESSING, why="a long prefill: KV usage moves while no token is credited")
     if s.running >= 16 and s.kv == s.kv and s.kv < 0.05 and q.stuck >= q.lines and not t.has("compile"):
         return Result(
             verdict=STALLED, why=f"{s.running} requests run and hold no block: no step has finished",
             finding=found(
-                "collective_hang", "many-running-kv-zero", base, eng, confidence="medium", certain=secs >= GRAMMAR,
+                "collective_hang", "many-running-kv-zero", base, eng, confidence="medium", certain=secs >= LONG_STEP,
                 rivals=[("a first step that compiles or captures graphs", "compile lines of the workers"),
                         ("a very large pool (use below 0.05 %)", "num_gpu_blocks")],
             ),

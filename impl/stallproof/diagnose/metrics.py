@@ -79,6 +79,7 @@ class Scrapes:
     def __init__(self) -> None:
         self.current: dict[int, Scrape] = {}
         self.seen: set[tuple[int, str]] = set()
+        self.stamp = NAN  # of a "vllm:scraped_at SECONDS" line, which the suggested commands write
 
     def feed(self, text: str, ref: Ref, t: float) -> list[Scrape]:
         m = _SAMPLE.match(text)
@@ -91,6 +92,10 @@ class Scrapes:
         except ValueError:
             return []
         key = m[1]
+        if key == "scraped_at":
+            done = self.flush()
+            self.stamp = value
+            return done
         if key.endswith(("_bucket", "_created")):
             return []
         for label in ("reason", "stage", "sleep_state", "finished_reason", "source"):
@@ -110,7 +115,7 @@ class Scrapes:
         scrape = self.current.get(engine)
         if scrape is None:
             scrape = self.current[engine] = Scrape(
-                engine=engine, ref=ref, t=t, model=labels.get("model_name", "")
+                engine=engine, ref=ref, t=self.stamp if t != t else t, model=labels.get("model_name", "")
             )
         if m[4]:
             scrape.t = int(m[4]) / 1000

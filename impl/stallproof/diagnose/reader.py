@@ -30,7 +30,8 @@ _FILES = frozenset(
     b" shm_broadcast kv_cache_utils kv_cache_manager multiproc_executor ray_executor uniproc_executor gpu_worker"
     b" coordinator backends monitor cudagraph_utils wrapper decorators launcher api_server utils"
     b" recompute_scheduler scheduler_dynamic_batch request serving_chat parallel_state llmetrics async_llm_engine"
-    b" protocol default_loader weight_utils".split()
+    b" protocol default_loader weight_utils abstract cumem camem xpumem gpu_model_runner cpu_model_runner"
+    b" model_runner npu_model_runner".split()
 )
 _PARTS = (
     b"connector",
@@ -86,14 +87,11 @@ _MARKS: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...] = (
 
 
 class Control:
-    """Shared between scan and consumer: ``posts`` counts requests answered since ``want_posts`` was set."""
+    """What a scan learns besides the lines: sizes, the last piece of the input, and whether it broke off."""
 
     def __init__(self) -> None:
-        self.want_posts = False
-        self.posts = 0
         self.lines = 0
         self.bytes = 0
-        self.nul = 0
         self.tail = b""
         self.truncated = ""
 
@@ -123,12 +121,8 @@ def scan(chunks: Iterator[bytes], ctl: Control) -> Iterator[tuple[int, bytes]]:
         number = line0
         for start, end in _hits(buf):
             number += buf.count(b"\n", pos, start)
-            if ctl.want_posts:
-                ctl.posts += buf.count(b'"POST /', pos, start)
             pos = start
             yield number, buf[start:end]
-        if ctl.want_posts:
-            ctl.posts += buf.count(b'"POST /', pos)
         line0 = number + buf.count(b"\n", pos)
         ctl.lines = line0 - 1
         ctl.tail = (ctl.tail + buf)[-65536:] if len(buf) < 65536 else buf[-65536:]

@@ -188,6 +188,7 @@ class Instance:
     def _restart(self, e: Engine, o: Obs) -> None:
         """The server starts again: whatever was open ends here."""
         self._close(e, o.t, None)
+        self._died(e, o.t)
         e.progress(o)
         e.prev = None
         e.idle = None
@@ -246,13 +247,12 @@ class Instance:
             return
         if not s.zero:
             self._close(e, s.t, s)
+            self._died(e, s.t)
             e.progress(s)
-            if (
-                prev is not None and s.running == 0 and s.waiting > 0 and s.kv <= 1.0 and not s.deferred
-                and (prev.running > 0 and prev.kv >= 30.0)
-            ):  # fmt: skip
-                e.self_preempt = (prev, s)
-                e.cycles += 1
+            if e.paused is not None:
+                self._pause(None)
+            if _self_preempted(prev, s):
+                e.self_preempt = (prev, s)  # type: ignore[assignment]
             e.interval(PROGRESSING, start, s.t, s.ref, s.ref)
             if e.peak is None or s.kv > e.peak.kv:
                 e.peak = s
@@ -267,17 +267,8 @@ class Instance:
             e.idle = s
             e.interval(IDLE, start, s.t, s.ref, s.ref)
             return
-        if (
-            prev is not None
-            and s.kv <= 1.0
-            and s.running == 0
-            and not s.deferred
-            and prev.running > 0
-            and prev.kv >= 30.0
-            and not prev.zero
-        ):
-            e.self_preempt = (prev, s)
-            e.cycles += 1
+        if _self_preempted(prev, s):
+            e.self_preempt = (prev, s)  # type: ignore[assignment]
         e.idle = None
         e.idle_lines = 0
         if e.quiet is None:
@@ -332,15 +323,14 @@ class Instance:
                     last.stats().waiting,
                 ):
                     s.gen = NAN
-                queries = "prefix_cache_queries_total"
-                if c.get(queries) > last.get(queries):
-                    s.hit = c.get(queries)
                 if c.asleep:
                     e.interval(IDLE, s.t, s.t, s.ref, s.ref, "asleep")
                     continue
                 if s.tokens == s.tokens:
                     self.stats(s)
-                    continue
+                queries = "prefix_cache_queries_total"
+                if e.quiet is not None and c.get(queries) > last.get(queries):
+                    e.quiet.hit_moved += 1
 
     # ------------------------------------------------------------ the end
 
@@ -357,6 +347,8 @@ class Instance:
     def _finish(self, e: Engine, end: float) -> None:
         if e.quiet is not None:
             self._close(e, end, None)
+        elif e.idle is not None and self._died(e, end):
+            pass
         elif e.idle is not None:
             r = contradiction(e.idle, e, self, e.idle_lines)
             if r is None and e.idle.level != "METRICS":
@@ -383,7 +375,7 @@ class Instance:
             e.interval(r.verdict, o.t if o is not None else NAN, end, ref, ref, r.why)
             self._keep(e, r, final=True)
         else:
-            self._after_progress(e, end)
+            self._died(e, end)
         if (
             e.intervals
             and e.intervals[-1].verdict == UNKNOWN
@@ -393,23 +385,24 @@ class Instance:
             r = judge_bare(e, self, end)
             e.missing = r.missing
 
-    def _after_progress(self, e: Engine, end: float) -> None:
-        """The last record had tokens: a dump, a time-out or a silence may follow it."""
-        f = hang(e, self) or shm(e)
+    def _died(self, e: Engine, end: float) -> bool:
+        """After the last record with tokens: a time-out, a dump or a death, none of which leaves a quiet record."""
+        f = hang(e, self) or (shm(e) if e.records else None)
+        if f is None or any(
+            same.rule == f.rule and same.evidence[-1].ref == f.evidence[-1].ref for same in e.findings
+        ):
+            return False
         last = e.prev
-        if f is not None and last is not None:
+        at = f.evidence[-1].ref
+        if last is not None:
             f.evidence.insert(0, ev(last, "the last record"))
-            if last.t == last.t:
+            if last.t == last.t and last.level != "DUMP":
                 f.onset = (last.t, max(last.t, f.onset[1]) if f.onset[1] == f.onset[1] else end)
-            e.interval(
-                STALLED,
-                last.t,
-                end,
-                last.ref,
-                f.evidence[-1].ref,
-                "the step did not come back, or the engine is gone",
-            )
-            e.findings.append(f)
+        start = last.t if last is not None else f.onset[0]
+        why = "the step did not come back, or the engine is gone"
+        e.interval(STALLED, start, end, last.ref if last is not None else at, at, why)
+        e.findings.append(f)
+        return True
 
     def _instance_findings(self) -> None:
         t = self.total
@@ -457,6 +450,20 @@ class Instance:
         n = t.n("router_prefilled") - t.n("router_decode")
         if n > 0:
             self.notes.append(f"router: {n} prefills completed whose decode request was not sent")
+
+
+def _self_preempted(prev: Stats | None, s: Stats) -> bool:
+    """KV usage fell from high to nothing, and what ran went back to waiting: a finished request would not wait."""
+    return (
+        prev is not None
+        and s.running == 0
+        and s.waiting > prev.waiting >= 0
+        and s.kv <= 1.0
+        and not s.deferred
+        and prev.running > 0
+        and prev.kv >= 30.0
+        and (prev.kv >= 70.0 or not prev.zero)
+    )
 
 
 def read_lines(inst: Instance, name: str, lines: object, control: Control) -> float:
