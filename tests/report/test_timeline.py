@@ -109,7 +109,7 @@ def test_a_second_part_restarts_from_its_snapshot() -> None:
 
 
 blocks = st.lists(st.integers(-5, 12) | st.just(2**40), max_size=4)
-OPS = "hold release write written runs quarantine unquarantine pin unpin defer drain".split()
+OPS = ["hold", "release", "write", "written", "runs", "quarantine", "unquarantine", "pin", "unpin", "defer"]
 ops = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 3), blocks, st.booleans()), max_size=60)
 
 
