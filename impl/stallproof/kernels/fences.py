@@ -52,9 +52,9 @@ class StepFences:
         """Whether ``step`` is device done. A step that was not closed is not."""
         return step <= self._done or step <= self.poll()
 
-    def drain(self) -> int:
-        """Block until every closed step is done; the engine is idle then."""
-        while self._pending:
+    def drain(self, upto: int | None = None) -> int:
+        """Block until every closed step (up to ``upto``, if given) is done; returns the high-water mark."""
+        while self._pending and (upto is None or self._pending[0][0] <= upto):
             step, event = self._pending.popleft()
             event.synchronize()
             self._done = step

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 
 from .tags import EPOCHS, LOADING, OWNED, POOL, describe, epoch_of, tag
 
+#: holders that are no requests begin with this
+_PIN = "\0pin "
 #: owners remembered per block, for explanations
 HISTORY = 8
 
@@ -104,7 +106,7 @@ class _Block:
     tag: int = 0
     epochs: int = 0
     emitted: int = 0  # the tag that the device has when everything emitted so far is done
-    holders: dict[str, int] = field(default_factory=dict)  # request -> the tag it relies on
+    holders: dict[str, int] = field(default_factory=dict)  # request -> the tag it relies on; pin -> count
     writer: str = ""  # unfinished load
     #: (tag, what happened, to whom, the job concerned)
     history: deque[tuple[int, str, str, str]] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -122,6 +124,7 @@ class Ledger:
         self._log: list[tuple[str, str, int, int]] = []  # (kind, request or job, block, tag), host order
         self._steps: dict[int, dict[int, str]] = {}  # step -> block -> requests, until forgotten
         self._direct: list[Report] = []
+        self._pins: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------ what happens to blocks
 
@@ -143,12 +146,8 @@ class Ledger:
         for b in list(held) if blocks is None else list(blocks):
             if held.pop(b, None) is None:
                 continue
-            block = self.blocks[b]
-            block.holders.pop(request, None)
-            if block.writer and not block.holders:
-                t = self._next(b, POOL, "freed under the unfinished", f"load {block.writer}", block.writer)
-                self._log.append(("pool", block.writer, b, t))
-                block.writer = ""
+            self.blocks[b].holders.pop(request, None)
+            self._left(b)
         if not held:
             self._held.pop(request, None)
 
@@ -160,6 +159,24 @@ class Ledger:
             self.blocks[b].holders.pop(request, None)
         if not held:
             self._held.pop(request, None)
+
+    def pin(self, who: str, blocks: Iterable[int]) -> None:
+        """``who``, no request (a deferred free, a store), keeps ``blocks`` out of the pool. Counts."""
+        for b in blocks:
+            self._pins.setdefault(who, []).append(b)
+            name = f"{_PIN}{who}"
+            self.blocks[b].holders[name] = self.blocks[b].holders.get(name, 0) + 1
+
+    def unpin(self, who: str, blocks: Iterable[int]) -> None:
+        for b in blocks:
+            block, name = self.blocks[b], f"{_PIN}{who}"
+            if b not in self._pins.get(who, ()):
+                continue
+            self._pins[who].remove(b)
+            block.holders[name] -= 1
+            if not block.holders[name]:
+                del block.holders[name]
+                self._left(b)
 
     def start(self, job: str, request: str, blocks: Iterable[int]) -> None:
         """From now on the load ``job`` of ``request`` may write ``blocks``, in no order with the stream."""
@@ -240,6 +257,8 @@ class Ledger:
         expect: dict[int, tuple[int, str]] = {}
         for r in requests:
             for b, t in self._held.get(r, {}).items():
+                if not t:
+                    continue  # held since before the sanitizer looked
                 other = expect.get(b)
                 if other is None:
                     expect[b] = (t, r)
@@ -317,15 +336,31 @@ class Ledger:
         """block -> tag that ``request`` relies on."""
         return self._held.get(request, {})
 
+    def holds(self, block: int) -> bool:
+        """Whether anybody holds ``block``."""
+        return bool(self.blocks[block].holders)
+
     def writing(self, block: int) -> str:
         """The unfinished load that may write ``block``, or the empty string."""
         return self.blocks[block].writer
+
+    def handed_out(self) -> set[int]:
+        """Blocks handed out since the last flush."""
+        return {b for kind, _, b, _ in self._log if kind == "alloc"}
 
     def reading(self) -> set[int]:
         """Blocks that an unfinished reader reads."""
         return {b for _, tags in self._reads.values() for b in tags}
 
     # ------------------------------------------------------------ inside
+
+    def _left(self, b: int) -> None:
+        """Somebody stopped holding ``b``: if it was the last and a load is unfinished, that is an epoch."""
+        block = self.blocks[b]
+        if block.writer and not block.holders:
+            t = self._next(b, POOL, "freed under the unfinished", f"load {block.writer}", block.writer)
+            self._log.append(("pool", block.writer, b, t))
+            block.writer = ""
 
     def _next(self, b: int, state: int, what: str, who: str, job: str) -> int:
         block = self.blocks[b]

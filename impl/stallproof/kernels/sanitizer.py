@@ -64,7 +64,9 @@ class _Check:
 class Sanitizer:
     """Stamps, checks and poisons ``blocks`` blocks on ``device``.
 
-    ``cache``: needed only by plans that fill blocks; ``fill``: the word they are filled with.
+    ``cache``: needed only by plans that fill blocks; ``fill``: the word they are filled with;
+    ``fill_device``: where fills run, if not on ``device`` (they must precede the step's real work even where
+    ``device`` is a simulation that lags).
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Sanitizer:
         cache: Segments | None = None,
         fill: int = 0,
         backend: str | None = None,
+        fill_device: Device | None = None,
     ) -> None:
+        self.fill_device = fill_device or device
         self.device, self.cache, self.fill, self.backend = device, cache, fill, backend
         self.blocks = blocks
         self.tags = ops.new_tags(blocks, where)
@@ -140,10 +144,10 @@ class Sanitizer:
         cache = self.cache
 
         def work() -> None:
-            ids = self.device.upload(blocks)
-            ops.fill_blocks(cache, ids, self.fill, backend=self.backend, cores=self.device.cores)
+            ids = self.fill_device.upload(blocks)
+            ops.fill_blocks(cache, ids, self.fill, backend=self.backend, cores=self.fill_device.cores)
 
-        self.device.launch(self.device.compute(), work)
+        self.fill_device.launch(self.fill_device.compute(), work)
 
     # Uploads happen inside the work, hence on the stream that runs it: they need no order of their own.
 

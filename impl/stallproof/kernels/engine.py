@@ -1,0 +1,335 @@
+"""The sanitizer in a real engine: ``STALLPROOF_SANITIZE=check`` or ``poison``. Off by default, and then free.
+
+The scheduler side turns what a recorder sees into plans and sends each with the step it belongs to; the
+worker side stamps, checks and poisons around the model runner, and sends what it found back with the output.
+Nothing is added to vLLM's processes or protocols: plans and findings are attributes of the objects that
+travel anyway. :func:`plugin` is an entry point of ``vllm.general_plugins``; :func:`attach` does the same by
+hand for an engine core in this process.
+
+On CPU a step is over before the next is scheduled, so no order could ever be wrong there. Therefore the tags
+of a CPU run live on a *late* device: a step's stamps and checks happen as late as the engine's contract
+allows, when its output has been processed. A report then means that hardware could have raced.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stallproof.errors import BadInput
+
+from .feed import Feed
+from .ledger import Finding, Report, StepPlan
+
+ENV, PATTERN_ENV = "STALLPROOF_SANITIZE", "STALLPROOF_SANITIZE_PATTERN"
+MODES, PATTERNS = ("check", "poison"), ("finite", "nan", "zero")
+PLAN, FOUND = "stallproof_plan", "stallproof_findings"
+#: distinct reports that are logged; the rest is counted
+LOGGED = 50
+
+logger = logging.getLogger("vllm.stallproof.sanitizer")
+
+
+class SanitizerError(RuntimeError):
+    """A report under ``STALLPROOF_STRICT=1``."""
+
+
+@dataclass(frozen=True)
+class SanitizeSettings:
+    """``mode``: empty is off. ``pattern``: what poison is made of; ``strict``: raise on a report.
+
+    ``finite``: large values, for attention kernels that multiply unwritten slots by zero (NaN would spread);
+    ``nan``: where the kernel masks before it multiplies.
+    """
+
+    mode: str = ""
+    pattern: str = "finite"
+    strict: bool = False
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str] | None = None) -> SanitizeSettings:
+        """Raises BadInput for a value that is not one of :data:`MODES` or :data:`PATTERNS`."""
+        env = os.environ if env is None else env
+        mode = env.get(ENV, "").strip().lower()
+        if mode not in ("", "0", "off", *MODES):
+            raise BadInput(f"{ENV}={mode!r}", remedy=f"use {' or '.join(MODES)}; empty is off")
+        pattern = env.get(PATTERN_ENV, "finite").strip().lower()
+        if pattern not in PATTERNS:
+            raise BadInput(f"{PATTERN_ENV}={pattern!r}", remedy=f"use one of {', '.join(PATTERNS)}")
+        strict = env.get("STALLPROOF_STRICT", "").strip().lower() in ("1", "true", "yes", "on")
+        return cls(mode if mode in MODES else "", pattern, strict)
+
+
+# ---------------------------------------------------------------- scheduler side
+
+
+class SchedulerSanitizer:
+    """Hooks one live scheduler. ``reports``: all distinct ones so far; ``repeated``: how many more."""
+
+    def __init__(self, scheduler: Any, settings: SanitizeSettings) -> None:
+        from stallproof.vllm import recording
+
+        self.settings = settings
+        self.reports: list[Report] = []
+        self.repeated = 0
+        self.steps = 0
+        self._seen: set[tuple[Any, ...]] = set()
+        self._plan: StepPlan | None = None
+        self.pool = scheduler.kv_cache_manager.block_pool
+        self.feed = Feed(len(self.pool.blocks), cached=self._cached if settings.mode == "poison" else None)
+        self._scheduler = scheduler
+        self._restore = [(name, scheduler.__dict__.get(name)) for name in ("schedule", "update_from_output")]
+        rec = getattr(scheduler, "_sp_rec", None)
+        if rec is None:
+            if not isinstance(scheduler, recording.RecordingMixin):
+                scheduler.__class__ = recording.recorded(type(scheduler))
+            rec = recording.attach(scheduler, self._record)
+        else:
+            first = rec.put
+
+            def both(record: Any) -> None:
+                first(record)
+                self._record(record)
+
+            rec.put = both
+        self._rec = rec
+        state = rec.probe.snapshot()
+        self.feed.adopt((r.r, r.blocks) for r in state.requests)
+        schedule, update = scheduler.schedule, scheduler.update_from_output
+
+        @functools.wraps(schedule)
+        def sanitized_schedule(*args: Any, **kwargs: Any) -> Any:
+            self._plan = None
+            output = schedule(*args, **kwargs)
+            if self._plan is not None:
+                setattr(output, PLAN, self._plan)
+                self.steps += 1
+            return output
+
+        @functools.wraps(update)
+        def sanitized_update(scheduler_output: Any, model_runner_output: Any) -> Any:
+            self.found(getattr(model_runner_output, FOUND, ()))
+            return update(scheduler_output, model_runner_output)
+
+        scheduler.schedule, scheduler.update_from_output = sanitized_schedule, sanitized_update
+
+    def detach(self) -> None:
+        """Take the hooks off again."""
+        from stallproof.vllm import recording
+
+        for name, before in self._restore:
+            if before is None:
+                del self._scheduler.__dict__[name]
+            else:
+                setattr(self._scheduler, name, before)
+        recording.close_recording(self._scheduler)
+
+    def _cached(self, block: int) -> bool:
+        b = self.pool.blocks[block]
+        return getattr(b, "block_hash", None) is not None or b.ref_cnt > 0 or getattr(b, "is_null", False)
+
+    def _record(self, record: Any) -> None:
+        plan = self.feed.record(record)
+        if plan is not None:
+            self._plan = plan
+
+    def found(self, findings: Any) -> None:
+        """Explain findings, log each distinct report once, raise under ``strict``."""
+        for report in self.feed.ledger.reports(findings):
+            key = (report.property, report.block, report.job, report.request, report.step or report.at)
+            if key in self._seen:
+                self.repeated += 1
+                continue
+            self._seen.add(key)
+            self.reports.append(report)
+            if len(self.reports) <= LOGGED:
+                logger.error("stallproof sanitizer: %s", report.line())
+                self._rec.note("sanitizer", report.line(), block=report.block, property=report.property)
+            if self.settings.strict:
+                raise SanitizerError(report.line())
+
+
+# ---------------------------------------------------------------- worker side
+
+
+class WorkerSanitizer:
+    """Hooks one model runner: plan in, stamps and checks around the step, findings out."""
+
+    def __init__(self, worker: Any, blocks: int, settings: SanitizeSettings) -> None:
+        from .device import open_device
+        from .sanitizer import Sanitizer, pattern
+        from .simulated import SimulatedDevice
+
+        runner = worker.model_runner
+        kind = runner.device.type
+        real = open_device(kind)
+        self.late = not real.asynchronous
+        device = SimulatedDevice(lambda n: 0) if self.late else real
+        cache, fill = None, 0
+        if settings.mode == "poison":
+            tensors = _kv_tensors(runner)
+            from .segments import from_caches
+
+            cache = from_caches(tensors, blocks)
+            fill = pattern(tensors[0].dtype, settings.pattern)
+        self.sanitizer = Sanitizer(
+            device, blocks, where=runner.device, cache=cache, fill=fill, fill_device=real
+        )
+        from .fences import StepFences
+
+        self.fences = StepFences(device)
+        self._step = 0
+        self._found: list[Finding] = []
+        self.filled = 0
+        execute, sample = runner.execute_model, getattr(runner, "sample_tokens", None)
+
+        @functools.wraps(execute)
+        def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            plan = getattr(scheduler_output, PLAN, None)
+            if plan is not None:
+                self.begin(plan)
+            output = execute(scheduler_output, *args, **kwargs)
+            return output if output is None else self.end(output)
+
+        runner.execute_model = execute_model
+        if sample is not None:
+
+            @functools.wraps(sample)
+            def sample_tokens(*args: Any, **kwargs: Any) -> Any:
+                return self.end(sample(*args, **kwargs))
+
+            runner.sample_tokens = sample_tokens
+
+    def begin(self, plan: StepPlan) -> None:
+        if self._step:
+            self._close()
+        if self.late:
+            self.fences.drain(plan.processed)
+        self.filled += len(plan.fill)
+        self.sanitizer.jobs(plan.now)
+        self.sanitizer.begin(plan)
+        self._step = plan.step
+
+    def end(self, output: Any) -> Any:
+        """The step has submitted its last work, the drafter included. Returns what to give back."""
+        self._close()
+        self._found += self.sanitizer.collect()
+        return self._publish(output)
+
+    def drain(self) -> list[Finding]:
+        """Everything has run: the findings not yet sent."""
+        self._close()
+        self.fences.drain()
+        found, self._found = self._found + self.sanitizer.collect(), []
+        return found
+
+    def _close(self) -> None:
+        if self._step:
+            self.sanitizer.end(self._step)
+            self.fences.close(self._step)
+            self._step = 0
+
+    def _publish(self, output: Any) -> Any:
+        if not self._found or output is None:
+            return output
+        if hasattr(output, "get_output"):
+            inner: Callable[..., Any] = output.get_output
+
+            def get_output(*args: Any, **kwargs: Any) -> Any:
+                return self._publish(inner(*args, **kwargs))
+
+            output.get_output = get_output
+            return output
+        if hasattr(output, "req_ids"):
+            output = copy.copy(output)  # an empty output is one object for all steps
+            setattr(output, FOUND, self._found)
+            self._found = []
+        return output
+
+
+def _kv_tensors(runner: Any) -> list[Any]:
+    """The KV cache tensors of a model runner. Raises BadInput where this release keeps them elsewhere."""
+    tensors: list[Any] = []
+    for cache in getattr(runner, "kv_caches", None) or ():
+        tensors += cache if isinstance(cache, (list, tuple)) else [cache]
+    if not tensors:
+        raise BadInput("poison: this model runner does not show its KV cache", remedy=f"use {ENV}=check")
+    return tensors
+
+
+def install_worker(worker: Any, blocks: int, settings: SanitizeSettings) -> int:
+    """Called in every worker through ``collective_rpc``; returns the number of KV segments (0 for check)."""
+    inner = getattr(worker, "worker", worker)
+    inner.stallproof_sanitizer = WorkerSanitizer(inner, blocks, settings)
+    cache = inner.stallproof_sanitizer.sanitizer.cache
+    return len(cache) if cache is not None else 0
+
+
+def drain_worker(worker: Any) -> list[Finding]:
+    """Called in every worker through ``collective_rpc``: let all checks run."""
+    inner = getattr(worker, "worker", worker)
+    found: list[Finding] = inner.stallproof_sanitizer.drain()
+    return found
+
+
+# ---------------------------------------------------------------- both
+
+
+class EngineSanitizer:
+    """The sanitizer of one engine core. ``finish()`` runs the checks that are still open."""
+
+    def __init__(self, core: Any, settings: SanitizeSettings) -> None:
+        self._core = core
+        self.scheduler = SchedulerSanitizer(core.scheduler, settings)
+        blocks = len(self.scheduler.pool.blocks)
+        self.segments = core.model_executor.collective_rpc(install_worker, args=(blocks, settings))
+        what = f"{self.segments[0]} segments, pattern {settings.pattern}" if self.segments[0] else "tags only"
+        logger.info("stallproof sanitizer: mode %s, %d blocks, %s", settings.mode, blocks, what)
+
+    def finish(self) -> list[Report]:
+        for found in self._core.model_executor.collective_rpc(drain_worker):
+            self.scheduler.found(found)
+        return self.scheduler.reports
+
+
+def attach(core: Any, settings: SanitizeSettings | None = None) -> EngineSanitizer | None:
+    """Sanitize the engine core ``core`` (``vllm.v1.engine.core.EngineCore``); None if it is switched off."""
+    settings = settings or SanitizeSettings.from_environment()
+    if not settings.mode:
+        return None
+    return EngineSanitizer(core, settings)
+
+
+def plugin() -> None:
+    """Entry point of ``vllm.general_plugins``. Without ``STALLPROOF_SANITIZE`` it touches nothing.
+
+    With it, an engine core attaches the sanitizer at its first step.
+    """
+    if not os.environ.get(ENV, "").strip():
+        return
+    settings = SanitizeSettings.from_environment()
+    if not settings.mode:
+        return
+    from vllm.v1.engine.core import EngineCore
+
+    def first(name: str) -> None:
+        original = getattr(EngineCore, name)
+        if getattr(original, "_stallproof", False):
+            return
+
+        @functools.wraps(original)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hasattr(self, "stallproof_sanitizer"):
+                self.stallproof_sanitizer = attach(self, settings)
+            return original(self, *args, **kwargs)
+
+        step._stallproof = True  # type: ignore[attr-defined]
+        setattr(EngineCore, name, step)
+
+    for name in ("step", "step_with_batch_queue"):
+        first(name)

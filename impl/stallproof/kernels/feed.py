@@ -1,0 +1,149 @@
+"""From trace records to sanitizer plans: the events that a recorder sees are all that the ledger needs.
+
+Works on the records of a live engine, on a recorded trace and on those of the model alike. One plan per
+scheduling call; what happens in between goes out with the next plan, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stallproof.trace import schema as T
+
+from .ledger import Ledger, StepPlan
+
+
+class Feed:
+    """``blocks``: ids below it occur. ``cached``: whether the prefix cache can still reach a block in the
+    pool; given, plans list blocks to poison (freed or evicted, hence unreachable, read or written by nobody).
+    """
+
+    def __init__(self, blocks: int, *, cached: Callable[[int], bool] | None = None) -> None:
+        self.ledger = Ledger(blocks)
+        self.processed = 0
+        self._cached = cached
+        self._loads: dict[str, tuple[str, list[int], str]] = {}  # job -> (request, blocks, mode)
+        self._sync: dict[str, int] = {}  # job of a synchronous load -> its step
+        self._started: set[str] = set()
+        self._deferred: dict[int, list[str]] = {}  # block -> deferred entries that hold it
+        self._entries = 0
+        self._fresh: set[int] = set()  # handed out since the last plan, or freed: content unreachable
+        self._poisoned: set[int] = set()
+
+    def adopt(self, held: Iterable[tuple[str, Iterable[int]]]) -> None:
+        """Requests that hold blocks already when the sanitizer starts: those blocks are not checked yet."""
+        for request, blocks in held:
+            self.ledger.share(request, blocks)
+
+    def record(self, record: T.Record) -> StepPlan | None:
+        """Take in one record; the plan of its step, if it is a scheduling call."""
+        if isinstance(record, T.Sched):
+            zero: list[int] = []
+            for e in record.ev:
+                if isinstance(e, T.Touch):
+                    zero += e.blocks
+                else:
+                    self._event(e, record.step)
+            return self.ledger.plan(
+                record.step, record.tok, processed=self.processed, zero=zero, fill=self._poison()
+            )
+        if isinstance(record, T.Update):
+            for e in record.ev:
+                self._event(e, record.step)
+            self.processed = max(self.processed, record.step)
+            for job in [j for j, step in self._sync.items() if step <= record.step]:
+                del self._sync[job]
+                self._ended(job)
+        elif isinstance(record, T.Outside):
+            for e in record.ev:
+                self._event(e, 0)
+        return None
+
+    def _event(self, e: Any, step: int) -> None:
+        ledger = self.ledger
+        match e:
+            case T.Alloc(r, blocks):
+                ledger.alloc(r, blocks)
+                self._fresh.update(blocks)
+            case T.Share(r, blocks):
+                ledger.share(r, blocks)
+            case T.Free(r, blocks) | T.Prune(r, blocks):
+                ledger.free(r, blocks)
+                self._fresh.update(blocks)
+                if not ledger.held(r):  # a load that never started is cancelled thereby
+                    for job in [j for j, x in self._loads.items() if x[0] == r and j not in self._started]:
+                        del self._loads[job]
+            case T.Fence(r, blocks, _):
+                self._entries += 1
+                who = f"deferred {self._entries}"
+                ledger.pin(who, blocks)
+                for b in blocks:
+                    self._deferred.setdefault(b, []).append(who)
+                ledger.free(r, blocks)
+            case T.Drain(blocks):
+                for b in blocks:
+                    if entries := self._deferred.get(b):
+                        ledger.unpin(entries.pop(0), [b])
+                self._fresh.update(blocks)
+            case T.Pin(who, blocks):
+                ledger.pin(who, blocks)
+            case T.Unpin(who, blocks):
+                ledger.unpin(who, blocks)
+                self._fresh.update(blocks)
+            case T.Load(r, gen, blocks, mode):
+                self._loads[f"{r}#{gen}"] = (r, blocks, mode)
+            case T.Start(r, gen):
+                self._start(f"{r}#{gen}", step)
+            case T.Recv(r, gen) | T.LoadFailed(r, gen, _):
+                self._ended(f"{r}#{gen}")
+            case T.Quarantine(r, gen, blocks):
+                ledger.quarantine(r, blocks)
+            case T.Unquarantine(r, gen, blocks):
+                self._ended(f"{r}#{gen}")
+                self._fresh.update(blocks)
+            case T.Store(job, r, blocks):
+                ledger.read(job, r, blocks)
+            case T.Stored(job):
+                ledger.read_done(job)
+            case _:
+                pass
+
+    def _start(self, job: str, step: int) -> None:
+        if job in self._loads:
+            request, blocks, mode = self._loads[job]
+            self.ledger.start(job, request, blocks)
+            self._started.add(job)
+            if mode == "sync":
+                del self._loads[job]
+                self._sync[job] = step
+
+    def _ended(self, job: str) -> None:
+        self._loads.pop(job, None)
+        self._started.discard(job)
+        self.ledger.finish(job)
+
+    def _poison(self) -> list[int]:
+        """Blocks whose old content nobody can reach any more and that nobody but this step's work touches.
+
+        In the pool: unless the prefix cache still lists them. With an owner: only if handed out in this
+        call, and not for a load, whose agent may write at any time.
+        """
+        fresh, self._fresh = self._fresh, set()
+        if self._cached is None:
+            return []
+        ledger, reading = self.ledger, self.ledger.reading()
+        loading = {b for _, blocks, _ in self._loads.values() for b in blocks}
+        pending = ledger.handed_out()
+        out = []
+        for b in sorted(fresh):
+            if b in reading or b in loading or ledger.writing(b):
+                continue
+            if ledger.holds(b):
+                if b in pending and b not in self._poisoned:
+                    out.append(b)
+                self._poisoned.discard(b)
+            elif not self._cached(b) and b not in self._poisoned:
+                out.append(b)
+                self._poisoned.add(b)
+        return out
