@@ -52,8 +52,11 @@ def _accepted(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in names}
 
 
-def vllm_config(e: Engine) -> Any:
-    """The configuration of an engine of this release, as its scheduler reads it."""
+def vllm_config(e: Engine, transfer: dict[str, Any] | None = None) -> Any:
+    """The configuration of an engine of this release, as its scheduler reads it.
+
+    ``transfer``: fields of ``KVTransferConfig`` for another connector than the scripted one.
+    """
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 
@@ -90,7 +93,9 @@ def vllm_config(e: Engine) -> Any:
         enable_prefix_caching=e.prefix_caching,
     )
     kv = None
-    if e.role:
+    if transfer:
+        kv = KVTransferConfig(**_accepted(KVTransferConfig, transfer))
+    elif e.role:
         kv = KVTransferConfig(
             **_accepted(
                 KVTransferConfig,
@@ -115,7 +120,7 @@ def vllm_config(e: Engine) -> Any:
     return config
 
 
-def make_scheduler(cls: type, e: Engine) -> Any:
+def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None) -> Any:
     """A live scheduler of ``cls`` over a pool of ``e.blocks`` usable blocks."""
     import torch
     from vllm.v1.kv_cache_interface import (
@@ -126,7 +131,7 @@ def make_scheduler(cls: type, e: Engine) -> Any:
     )
     from vllm.v1.structured_output import StructuredOutputManager
 
-    config = vllm_config(e)
+    config = vllm_config(e, transfer)
     try:
         from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 

@@ -37,6 +37,9 @@ class ScriptMeta(KVConnectorMetadata):
 class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
     """See the module. ``step`` (harness) is the number of the step being built, for ``defer_until``."""
 
+    #: a declaration for Stallproof: a load writes newly allocated blocks only
+    stallproof_new_blocks_only = True
+
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.extra = dict(vllm_config.kv_transfer_config.kv_connector_extra_config or {})

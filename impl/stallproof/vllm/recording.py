@@ -140,16 +140,21 @@ class Recorder:
         self._unparked()
         run = [r.request_id for r in self.s.running]
         self.run = [r for r in self.run if r in set(run)] if len(run) != len(self.run) else run
+        if not step:
+            self.note("early", "an output of a step dispatched before the recording began")
+            self.outside()
+            return
         self._put(
             T.Update(step=step, ts=self.clock(), out=out, done=self.done, ev=self.ev, free=self.probe.free())
         )
 
     def step_of(self, output: Any) -> int:
+        """The step of an output; 0 for one dispatched before the recording began."""
         for i, (o, step) in enumerate(self.flight):
             if o is output:
                 del self.flight[i]
                 return step
-        return self.flight.pop(0)[1] if self.flight else self.step
+        return 0
 
     def _outside(self) -> None:
         self._put(T.Outside(ts=self.clock(), ev=self.ev, free=self.probe.free()))
@@ -251,7 +256,8 @@ class RecordingMixin:
         if rec is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         rec.begin("update")
-        rec.processed = step = rec.step_of(scheduler_output)
+        step = rec.step_of(scheduler_output)
+        rec.processed = step or rec.processed
         comp = {r.request_id: r.num_computed_tokens for r in self.running}  # type: ignore[attr-defined]
         try:
             result = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
@@ -495,3 +501,20 @@ def close_recording(sched: Any) -> None:
     rec.probe.remove()
     if writer is not None:
         writer.close(fired=dict(getattr(sched, "sp_fired", None) or {}))
+
+
+def __getattr__(name: str) -> Any:
+    """Recording classes by dotted name, for ``--scheduler-cls``: ``StockScheduler``, ``GuardedScheduler``
+    and the same with ``Async``. Made on first use, so that importing this module does not import vLLM.
+    """
+    kind, dot, rest = name.partition("Stock") if name.startswith("Stock") else name.partition("Guarded")
+    if kind or not dot or rest not in ("Scheduler", "AsyncScheduler"):
+        raise AttributeError(name)
+    from importlib import import_module
+
+    if dot == "Stock":
+        module = "async_scheduler" if rest == "AsyncScheduler" else "scheduler"
+        base = getattr(import_module(f"vllm.v1.core.sched.{module}"), rest)
+    else:
+        base = getattr(import_module("stallproof.vllm"), rest)
+    return recorded(base)
