@@ -37,6 +37,11 @@ class AllocationPart(Engine):
                 return None
             if self._sp_foreign:
                 self._sp_complete_arguments(kwargs)
+        if self._sp_at_once == request.request_id and kwargs.get("num_external_computed_tokens"):
+            blocks = self._sp_allocate_quiescent(request, args, kwargs)
+            if blocks is None:
+                self._sp_emit("Refuse", request.request_id, -1, "fence")
+            return blocks
         blocks = allocate(request, *args, **kwargs)
         if blocks is not None:
             return blocks

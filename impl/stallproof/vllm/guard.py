@@ -29,6 +29,7 @@ from stallproof.vllm.loads import LoadPart
 from stallproof.vllm.probe import AllocationTest, Shadow
 from stallproof.vllm.queues import QueuePart
 from stallproof.vllm.state import Call, Counts
+from stallproof.vllm.watching import WatchPart
 
 log = logging.getLogger("stallproof")
 
@@ -50,14 +51,14 @@ def isolated(hook: str, default: Any = None) -> Callable[[Callable[..., Any]], C
     return wrap
 
 
-class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
+class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
     """Mixin; use :func:`stallproof.vllm.guarded`."""
 
     _sp_rec: Any = None
+    _sp_ready = False
+    _sp_in = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._sp_ready = False
-        self._sp_in = False
         super().__init__(*args, **kwargs)
         self._sp_set_up()
         self._sp_ready = True
@@ -81,6 +82,7 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
         from vllm.v1.request import RequestStatus
 
         self._sp_running = RequestStatus.RUNNING
+        self._sp_between_turns = RequestStatus.WAITING_FOR_STREAMING_REQ
         config = self.vllm_config
         depth = config.max_concurrent_batches
         self._sp_depth = depth if isinstance(depth, int) else 1
@@ -88,7 +90,7 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
         self._sp_steps = Steps(lag=1 if v2 and self._sp_depth > 1 else 0)
         self._sp_fences = BlockFences(self._sp_steps)
         self._sp_gate = Gate(self._sp_steps)
-        patience = settings.patience if settings.active("Patience") else 0
+        patience = settings.patience if settings.active("Patience") and self._sp_depth > 1 else 0
         if patience and getattr(self, "requires_kv_delivery", False) is True:
             # a victim in flight would lose its token: let its step be processed first
             patience = max(patience, self._sp_depth - 1)
@@ -119,6 +121,7 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
             if self._sp_act:
                 self.scheduler_reserve_full_isl = True
         self._sp_log_start()
+        self._sp_set_up_watch()
 
     def _sp_log_start(self) -> None:
         choice, settings = self._sp_choice, self._sp_settings
@@ -199,6 +202,7 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
     def _sp_before(self) -> None:
         self._sp_steps.begin()
         call = self._sp_call = Call(running_before=len(self.running))
+        self._sp_at_once = ""
         if self.connector is not None:
             self._sp_loads_before()
         if self._sp_suspects:
@@ -229,6 +233,7 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
         self._sp_settle(call)
         if self.connector is not None and self.finished_recving_kv_req_ids:
             self._sp_promote()
+        self._sp_watch(output)
 
     @isolated("settle")
     def _sp_settle(self, call: Call) -> None:
@@ -295,7 +300,8 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
 
     def _preempt_request(self, request: Any, timestamp: float, *args: Any, **kwargs: Any) -> None:
         if not self._sp_in:
-            self._sp_moved.append(request)
+            if self._sp_ready:
+                self._sp_moved.append(request)
             super()._preempt_request(request, timestamp, *args, **kwargs)
             return
         call = self._sp_call
@@ -338,12 +344,15 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
     # ------------------------------------------------------------ output processing
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        if not self._sp_ready:
+            return super().update_from_output(scheduler_output, model_runner_output)
         self._sp_steps.process(scheduler_output.total_num_scheduled_tokens)
         if len(self._sp_fences) > 4096 or (self._sp_steps.in_flight == 0 and len(self._sp_fences)):
             self._sp_fences.prune()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._sp_endings:
             outputs = self._sp_add_endings(outputs)
+        self._sp_watch_outputs(outputs)
         return outputs
 
     # ------------------------------------------------------------ reports
@@ -416,4 +425,5 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart):
                 s["faults"] or "none",
             )
             self._sp_lasting.take_off()
+            self._sp_end_watch()
         super().shutdown()

@@ -25,6 +25,7 @@ class LoadPart(Engine):
         self._sp_loads: dict[str, Load] = {}
         self._sp_generations: dict[str, int] = {}
         self._sp_async: dict[str, bool] = {}
+        self._sp_at_once = ""  #: request whose load would start in the step being built
         self._sp_completions = Completions()
         self._sp_quarantine = Quarantine(pool.num_gpu_blocks - 1, settings.quarantine_cap)
         self._sp_load_deadline = Deadlines(
@@ -122,21 +123,59 @@ class LoadPart(Engine):
             return answer
         self._sp_deferral.end(rid)
         self._sp_async[rid] = bool(is_async and tokens)
-        refuse = self._sp_gating and self._sp_choice.start == connectors.REFUSE
-        if refuse and is_async and tokens and not self._sp_head_quiescent(request):
-            self._sp_fire("GateLoads")
-            self._sp_emit("NotYet", rid)
-            return None, False
+        if self._sp_gating and tokens and (not is_async or self._sp_choice.start == connectors.REFUSE):
+            # it starts in this step: its blocks must be quiescent already
+            self._sp_at_once = rid
+            self._sp_hook_allocate()
         return answer
 
-    def _sp_head_quiescent(self: Any, request: Any) -> bool:
-        """Whether the blocks at the head of the pool, which a load would get, are quiescent."""
-        if not len(self._sp_fences):
-            return True
+    # ------------------------------------------------------------ loads that cannot start later
+
+    def _sp_allocate_quiescent(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Allocate with quiescent blocks first; the order of the free list is kept otherwise.
+
+        None, a refusal, if there are too few of them for the loaded part.
+        """
         pool = self.kv_cache_manager.block_pool
-        need = -(-request.num_tokens // self.block_size) * len(self.kv_cache_config.kv_cache_groups) + 1
-        heads = pool.free_block_queue.get_all_free_blocks()[:need]
-        return bool(self._sp_fences.quiescent(b.block_id for b in heads))
+        queue, quiescent = pool.free_block_queue, self._sp_fences.quiescent
+        hits = kwargs.get("new_computed_blocks")
+        hit_blocks = {b.block_id for group in hits.blocks for b in group} if hits is not None else set()
+        tokens = kwargs.get("num_new_computed_tokens", 0) + kwargs.get("num_external_computed_tokens", 0)
+        groups = len(self.kv_cache_config.kv_cache_groups)
+        need = max(0, -(-tokens // self.block_size) * groups - len(hit_blocks))
+        block, found = queue.fake_free_list_head.next_free_block, 0
+        while found < need and block is not None and block.next_free_block is not None:
+            found += block.block_id not in hit_blocks and quiescent((block.block_id,))
+            block = block.next_free_block
+        if found < need:
+            self._sp_fire("GateLoads")
+            return None
+        take = pool.get_new_blocks
+
+        def get_new_blocks(n: int, *a: Any, **k: Any) -> Any:
+            aside, left, block = [], n, queue.fake_free_list_head.next_free_block
+            while left and block is not None and block.next_free_block is not None:
+                if quiescent((block.block_id,)):
+                    left -= 1
+                else:
+                    aside.append(block)
+                block = block.next_free_block
+            if left or not aside:  # the part to be computed may take any block
+                return take(n, *a, **k)
+            self._sp_fire("GateLoads")
+            for b in aside:
+                queue.remove(b)
+            try:
+                return take(n, *a, **k)
+            finally:
+                queue.prepend_n(aside)
+
+        shadow = Shadow()
+        shadow.put(pool, "get_new_blocks", get_new_blocks)
+        try:
+            return self._sp_allocate_before(request, *args, **kwargs)
+        finally:
+            shadow.take_off()
 
     def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
         rid = request.request_id
@@ -145,7 +184,7 @@ class LoadPart(Engine):
         gen = self._sp_generations[rid] = self._sp_generations.get(rid, 0) + 1
         load = self._sp_loads[rid] = Load(gen, request)
         self._sp_counts.loads += 1
-        if self._sp_gating:
+        if self._sp_gating and self._sp_choice.start == connectors.DELAY:
             fence = self._sp_steps.newest  # if the decision fails: everything dispatched so far
             try:
                 fence = self._sp_load_fence(blocks)

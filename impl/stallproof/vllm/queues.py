@@ -8,6 +8,7 @@ victim is the youngest.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -40,7 +41,13 @@ class QueuePart(Engine):
         return n
 
     def _sp_key(self: Any, request: Any) -> tuple[Any, ...]:
-        """Place in scheduling order, smaller first."""
+        """Place in scheduling order, smaller first.
+
+        Each turn of a streaming session is an arrival (the engine renews its arrival time, too); between
+        turns it has no work that could be ahead of anybody's.
+        """
+        if request.status is self._sp_between_turns:
+            return (math.inf, self._sp_arrival(request))
         if self._sp_priority:
             return (request.priority, request.arrival_time, self._sp_arrival(request))
         return (self._sp_arrival(request),)
@@ -127,13 +134,17 @@ class QueuePart(Engine):
 
     def _handle_stopped_request(self: Any, request: Any) -> bool:
         finished: bool = super()._handle_stopped_request(request)
-        if not finished:
+        if not finished and self._sp_ready:
             self._sp_sessions[request.request_id] = request
         return finished
 
     def _update_request_as_session(self: Any, session: Any, update: Any) -> None:
         """An evicted session: the engine cuts its tokens at the computed ones, so give that number back."""
-        comp = self._sp_session_comp.pop(session.request_id, None) if self._sp_ready else None
+        comp = None
+        if self._sp_ready:
+            comp = self._sp_session_comp.pop(session.request_id, None)
+            self._sp_arrivals += 1
+            session._sp_arrival = self._sp_arrivals
         if comp is None:
             super()._update_request_as_session(session, update)
             return

@@ -1,0 +1,764 @@
+"""Cases on a live scheduler, run by ``runner`` in an engine's interpreter; each takes the release's series.
+
+A case that shows a rule also shows what vLLM's own class does, on the releases where it lacks the rule.
+"""
+
+# ruff: noqa: PT017, PT018, SIM113 - plain asserts, run outside pytest
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from rig import Rig, T
+
+OURS = "stallproof"
+
+
+def minor(series: str) -> int:
+    return int(series.split(".")[1])
+
+
+# ---------------------------------------------------------------- the three seeds
+
+
+def _cascade(cls: str) -> Rig:
+    rig = Rig(cls, blocks=24, depth=2, role="kv_both", budget=2048)
+    for i in range(6):
+        rig.add(f"r{i}", 63, 30)
+    return rig.run(600)
+
+
+def case_cascade(series: str) -> None:
+    """Six requests that need a block in the same step, everybody in flight (vLLM #49674)."""
+    stock = _cascade("stock")
+    if series in ("0.27", "0.28", "0.29"):
+        assert len(stock.s.requests) == 6 and stock.steps == 600, "vLLM's own class no longer livelocks here"
+    ours = _cascade(OURS)
+    ours.all_done()
+    assert ours.outputs == {f"r{i}": 30 for i in range(6)}
+    assert ours.fired.get("Patience")
+
+
+def _wedge(cls: str) -> Rig:
+    rig = Rig(cls, blocks=40, depth=1, role="kv_both", budget=2048)
+    rig.add("H", 30 * 16, defer=1)
+    rig.add("L", 22 * 16, tokens=21 * 16)
+    rig.add("W", 16)
+    return rig.run(100)
+
+
+def case_wedge(series: str) -> None:
+    """A holder with a finished load behind a request that holds nothing and does not fit (vLLM #57841)."""
+    if minor(series) <= 30:
+        assert set(_wedge("stock").s.requests) == {"H", "L"}, "vLLM's own class no longer wedges here"
+    ours = _wedge(OURS)
+    ours.all_done()
+    if minor(series) <= 30:
+        assert ours.fired.get("OneOrder")
+
+
+def _n1(cls: str) -> tuple[Rig, Any]:
+    rig = Rig(
+        cls, blocks=4, depth=2, role="kv_consumer", chunk_cap=32, budget=64, budget_tokens=44, max_num_seqs=64
+    )
+    r, k = rig.add("R", 64, 1), 0
+    while not r.is_finished() and rig.steps < 600:
+        while len(rig.s.waiting) < 8:
+            rig.add(f"W{k}", 12, 1)
+            k += 1
+        rig.step()
+    return rig, r
+
+
+def case_n1(series: str) -> None:
+    """An older running request starves behind newcomers (finding N1)."""
+    if minor(series) >= 30:
+        stock, r = _n1("stock")
+        assert not r.is_finished() and stock.steps == 600, "vLLM's own class no longer starves here"
+    ours, r = _n1(OURS)
+    assert r.is_finished() and ours.steps < 10
+    assert ours.fired.get("Patience")
+
+
+# ---------------------------------------------------------------- GateLoads
+
+
+def _freed_in_flight(cls: str, **more: Any) -> tuple[Rig, set[int], int]:
+    """A's blocks are freed while steps that write them are in flight; B's load wants them."""
+    rig = Rig(cls, blocks=8, depth=2, role="kv_both", **more)
+    rig.add("A", 120, 4)
+    rig.schedule()
+    rig.schedule()
+    hot = set(rig.s.kv_cache_manager.get_block_ids("A")[0])
+    rig.abort("A")
+    return rig, hot, rig.steps
+
+
+def _first_unsafe_start(rig: Rig, hot: set[int], newest: int) -> str:
+    """A load that started into blocks of ``hot`` before step ``newest`` was processed."""
+    processed = 0
+    for _ in range(8):
+        out = rig.schedule()
+        del out
+        for step, r, blocks in rig.started:
+            if set(blocks) & hot and processed < newest and step == rig.steps:
+                return f"{r} started with {processed} steps processed"
+        rig.process()
+        processed += 1
+    return ""
+
+
+def case_gate_holds_a_start(series: str) -> None:
+    """Blocks are given at once, the start waits for the steps that may touch them; then it all finishes."""
+    if minor(series) == 23:
+        rig, hot, newest = _freed_in_flight("stock")
+        rig.add("B", 100, 4, tokens=96)
+        assert _first_unsafe_start(rig, hot, newest), "0.23 has no fence, but the load did not start early"
+    rig, hot, newest = _freed_in_flight(OURS)
+    assert rig.free == 8, "frees are immediate"
+    rig.add("B", 100, 4, tokens=96)
+    assert not _first_unsafe_start(rig, hot, newest)
+    rig.run()
+    rig.all_done()
+    assert rig.fired.get("GateLoads")
+    assert rig.s.stallproof_stats()["load_starts_delayed"] == 1
+
+
+def case_gate_does_not_wait_without_need(series: str) -> None:
+    """Quiescent blocks: the load starts in the call that admits it."""
+    rig = Rig(OURS, blocks=8, depth=2, role="kv_both")
+    rig.add("B", 100, 4, tokens=96)
+    rig.step()
+    assert [r for _, r, _ in rig.started] == ["B"] and rig.started[0][0] == 1
+    rig.run()
+    rig.all_done()
+
+
+def case_gate_sync_load_takes_quiescent_blocks(series: str) -> None:
+    """A load that starts in its own step gets quiescent blocks, and the free list keeps its order."""
+    rig = Rig(OURS, blocks=16, depth=2, role="kv_both")
+    rig.add("A", 64, 4)
+    rig.schedule()
+    rig.schedule()
+    hot = set(rig.s.kv_cache_manager.get_block_ids("A")[0])
+    rig.abort("A")
+    rig.add("B", 100, 4, tokens=96, mode="sync")
+    rig.schedule()
+    got = [blocks for _, r, blocks in rig.started if r == "B"]
+    assert got and not set(got[0]) & hot, (got, hot)
+    rig.run()
+    rig.all_done()
+
+
+def case_gate_sync_load_waits_if_too_few(series: str) -> None:
+    rig, hot, newest = _freed_in_flight(OURS)
+    rig.add("B", 100, 4, tokens=96, mode="sync")
+    assert not _first_unsafe_start(rig, hot, newest)
+    rig.run()
+    rig.all_done()
+    assert rig.started
+
+
+def case_abort_of_a_held_load(series: str) -> None:
+    """A load that never started owes no report: its blocks are free at once, and nothing is left behind."""
+    rig, _, _ = _freed_in_flight(OURS)
+    rig.add("B", 100, 4, tokens=96)
+    rig.schedule()
+    assert rig.s.stallproof_stats()["loads_held"] == 1
+    rig.abort("B")
+    assert rig.free == 8 and "B" not in rig.s.requests
+    rig.run()
+    assert not [r for _, r, _ in rig.started if r == "B"]
+    rig.all_done()
+
+
+def case_falls_back_for_an_unknown_connector(series: str) -> None:
+    """Nobody vouches for the class: the engine's own fence, or, where there is none, quiescent blocks."""
+    import stallproof.harness.connector as c
+
+    c.ScriptedConnector.stallproof_new_blocks_only = False
+    try:
+        rig, hot, newest = _freed_in_flight(OURS)
+        stats = rig.s.stallproof_stats()
+        if minor(series) == 23:
+            assert stats["fence_mode"] == "GateLoads" and rig.free == 8
+        else:
+            assert stats["fence_mode"] == "DeferFrees" and rig.free == 0
+        assert "not an audited connector" in stats["why"]
+        rig.add("B", 100, 4, tokens=96)
+        assert not _first_unsafe_start(rig, hot, newest)
+        rig.run()
+        rig.all_done()
+        cascade = _cascade(OURS)
+        cascade.all_done()
+        if minor(series) > 23:
+            assert cascade.s.stallproof_stats()["fence_mode"] == "DeferFrees"
+        if minor(series) >= 30:
+            n1, r = _n1(OURS)
+            assert r.is_finished(), n1.steps
+    finally:
+        c.ScriptedConnector.stallproof_new_blocks_only = True
+
+
+# ---------------------------------------------------------------- commit, order
+
+
+def _parked_beside_an_older_runner(cls: str) -> tuple[Rig, Any]:
+    """One seat: L parks with a load that ends, W, which is older in order, runs and grows."""
+    rig = Rig(cls, blocks=10, depth=1, role="kv_both", policy="priority", max_num_seqs=1)
+    rig.add("L", 100, 4, priority=5, tokens=96)
+    rig.step()
+    w = rig.add("W", 30, 60, priority=1)
+    for _ in range(45):
+        rig.step()
+    return rig, w
+
+
+def case_commit_before_preemption(series: str) -> None:
+    """A refused running request takes the blocks of a younger request that does not run."""
+    _, w = _parked_beside_an_older_runner("stock")
+    assert w.num_preemptions > 0, "vLLM's own class spares the older request here"
+    rig, w = _parked_beside_an_older_runner(OURS)
+    assert w.num_preemptions == 0
+    assert [(e.r, e.target) for e in rig.of(T.Evict)] == [("L", "W")]
+    victim = rig.s.requests["L"]
+    assert victim.status.name == "WAITING" and victim.num_preemptions == 0, "it never ran"
+    rig.run()
+    rig.all_done()
+    assert rig.fired.get("Commit") == 1
+
+
+def _session(cls: str) -> Rig:
+    """A streaming session keeps its blocks between turns (#49439); A needs them."""
+    rig = Rig(cls, blocks=10, depth=1, prefix_caching=False)
+    rig.add("S", 100, 4, resumable=True)
+    for _ in range(8):
+        rig.step()
+    assert rig.s.requests["S"].status.name == "WAITING_FOR_STREAMING_REQ"
+    rig.add("A", 90, 4)
+    for _ in range(20):
+        rig.step()
+    return rig
+
+
+def case_session_gives_its_blocks_up(series: str) -> None:
+    stock = _session("stock")
+    assert not stock.finished.get("A"), "vLLM's own class serves A here"
+    rig = _session(OURS)
+    assert "A" in rig.finished, "A did not run"
+    assert [(e.r, e.target) for e in rig.of(T.Evict)] == [("S", "A")]
+    before = rig.outputs["S"]
+    rig.add("S", 20, 4, resumable=True, salt="turn 2")
+    for _ in range(10):
+        rig.step()
+    assert rig.outputs["S"] == before + 4
+    # the engine keeps what was computed of turn 1, its last sampled token excepted
+    assert rig.s.requests["S"].num_tokens == 100 + 3 + 20 + 4
+    rig.abort("S")
+    rig.all_done()
+
+
+def case_running_list_stays_in_order(series: str) -> None:
+    """A resumed older request is not the next victim although the engine appended it last."""
+    rig = Rig(OURS, blocks=12, depth=2, role="kv_both", prefix_caching=False)
+    for i in range(5):
+        rig.add(f"r{i}", 40, 40)
+    for _ in range(200):
+        if not rig.s.has_unfinished_requests():
+            break
+        rig.step()
+        keys = [rig.s._sp_key(r) for r in rig.s.running]
+        assert keys == sorted(keys), [r.request_id for r in rig.s.running]
+    rig.drain()
+    rig.all_done()
+    assert rig.of(T.Preempt)
+
+
+# ---------------------------------------------------------------- completion protocol
+
+
+def case_unexpected_reports(series: str) -> None:
+    """Unknown, early and duplicate reports: vLLM's own class dies on them, ours goes on."""
+    for report in ({"recv": ["nobody"]}, {"sent": ["nobody"]}, {"recv": ["A"]}):
+        died = False
+        stock = Rig("stock", blocks=16, depth=1, role="kv_both", record=False)
+        stock.add("A", 40, 8)
+        try:
+            stock.step(**report)
+        except (AssertionError, KeyError):
+            died = True
+        assert died, f"vLLM's own class bears {report}"
+        ours = Rig(OURS, blocks=16, depth=1, role="kv_both")
+        seen: list[Any] = []
+        ours.s.connector.update_connector_output = lambda out, seen=seen: seen.append(out)
+        ours.add("A", 40, 8)
+        ours.step(**report)
+        assert len(seen) == 1 and (seen[0].finished_recving or seen[0].finished_sending), "raw report"
+        ours.run()
+        ours.all_done()
+        assert ours.fired.get("Completions") == 1
+        assert len(ours.of(T.Ignored)) == 1
+
+
+def case_receive_and_send_are_counted_apart(series: str) -> None:
+    """A finished request whose send is outstanding is not freed by a late receive report (#46240, #43226)."""
+    rig = Rig(OURS, blocks=16, depth=1, role="kv_both", record=False)
+    rig.add("A", 40, 2, tokens=0, send={"delay": 99, "outcome": "ok"})
+    while "A" in {r.request_id for r in rig.s.running} or not rig.finished:
+        rig.step()
+    assert "A" in rig.s.requests and rig.free < 16
+    rig.step(recv=["A"])
+    assert "A" in rig.s.requests and rig.free < 16, "freed by a report that answers nothing"
+    rig.step(sent=["A"])
+    rig.all_done()
+    rig.step(sent=["A"])  # a duplicate
+    rig.all_done()
+
+
+# ---------------------------------------------------------------- deadlines and quarantine
+
+
+def _lost(**env: str) -> Rig:
+    rig = Rig(
+        OURS, blocks=16, depth=2, role="kv_both", env={"STALLPROOF_LOAD_DEADLINE_S": "10", **env},
+        record=False,
+    )  # fmt: skip
+    rig.mute = {"B"}
+    rig.add("B", 100, 4, tokens=96, again=True)
+    rig.add("C", 20, 4)
+    for _ in range(6):
+        rig.step()
+    return rig
+
+
+def case_a_lost_load_is_given_up(series: str) -> None:
+    """#46283: the request recomputes, its blocks are quarantined, and a late report gives them back."""
+    rig = _lost()
+    assert rig.s.requests["B"].status.name == "WAITING_FOR_REMOTE_KVS"
+    rig.now = 11.0
+    rig.run(60)
+    assert rig.finished["B"].finish_reason is not None and rig.outputs["B"] == 4
+    assert not rig.s.requests
+    stats = rig.s.stallproof_stats()
+    assert stats["quarantined_blocks"] == 6 and rig.free == 10
+    assert len([r for _, r, _ in rig.started if r == "B"]) == 1, "the id must not load again"
+    assert sorted(rig.s.sp_quarantined()) == sorted(rig.started[0][2])
+    rig.add("D", 20, 4)
+    rig.step()
+    rig.step(recv=["B"])
+    rig.step()
+    rig.run()
+    rig.all_done()
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == 0
+
+
+def case_stock_waits_for_ever_for_a_lost_load(series: str) -> None:
+    rig = Rig("stock", blocks=16, depth=2, role="kv_both", record=False)
+    rig.mute = {"B"}
+    rig.add("B", 100, 4, tokens=96)
+    rig.now = 1e9
+    rig.run(100)
+    assert "B" in rig.s.requests
+
+
+def case_quarantine_and_cache_reset(series: str) -> None:
+    """Quarantined blocks hold no cached content: a prefix-cache reset works all the same."""
+    rig = _lost()
+    rig.now = 11.0
+    rig.run(60)
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == 6
+    assert rig.s.reset_prefix_cache()
+    assert rig.free == 10, "the reset must not give quarantined blocks back"
+
+
+def case_connector_reset_ends_quarantine(series: str) -> None:
+    rig = _lost()
+    rig.now = 11.0
+    rig.run(60)
+    rig.s.connector.reset_cache = lambda: True
+    assert rig.s.reset_connector_cache()
+    assert rig.free == 16
+
+
+def case_no_new_load_above_the_quarantine_cap(series: str) -> None:
+    rig = _lost(STALLPROOF_QUARANTINE_CAP="0.2")
+    rig.now = 11.0
+    rig.run(60)
+    assert not rig.s.stallproof_stats()["healthy"]
+    rig.add("E", 60, 4, tokens=48)
+    rig.run()
+    assert not rig.s.requests
+    assert not [r for _, r, _ in rig.started if r == "E"], "a load started above the cap"
+
+
+def case_aborted_lost_load(series: str) -> None:
+    """The client goes away, the report never comes: after the deadline nothing is left but the quarantine."""
+    rig = _lost()
+    rig.abort("B")
+    assert "B" in rig.s.requests
+    rig.now = 11.0
+    rig.run(60)
+    assert not rig.s.requests
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == 6 and rig.free == 10
+
+
+def case_endless_not_yet(series: str) -> None:
+    """A connector that always answers "not yet" is no longer asked after the deadline."""
+    stock = Rig("stock", blocks=16, depth=1, role="kv_both", record=False)
+    stock.add("B", 100, 4, defer=10**9)
+    stock.run(50)
+    assert "B" in stock.s.requests
+    rig = Rig(OURS, blocks=16, depth=1, role="kv_both", env={"STALLPROOF_DEFERRAL_DEADLINE_S": "5"})
+    rig.add("B", 100, 4, defer=10**9)
+    rig.run(10)
+    assert "B" in rig.s.requests
+    rig.now = 6.0
+    rig.run(50)
+    rig.all_done()
+    assert rig.fired.get("DeferralDeadline") == 1
+    assert [e.what for e in rig.of(T.Expire)] == ["deferral"]
+
+
+# ---------------------------------------------------------------- feasibility
+
+
+def case_infeasible_prompt(series: str) -> None:
+    """A prompt larger than the pool: vLLM's own class waits for ever, ours answers with an error (#39734)."""
+    stock = Rig("stock", blocks=4, depth=1, record=False)
+    stock.add("big", 100, 4)
+    stock.run(50)
+    assert "big" in stock.s.requests
+    for depth in (1, 2):
+        rig = Rig(OURS, blocks=4, depth=depth)
+        rig.add("big", 100, 4)
+        rig.add("small", 20, 4)
+        rig.run(60)
+        rig.all_done()
+        out = rig.finished["big"]
+        assert out.finish_reason.name == "ERROR" and "do not fit" in out.stop_reason
+        assert rig.outputs["small"] == 4
+
+
+def case_outgrown_pool(series: str) -> None:
+    """A lone request that outgrows the pool while decoding ends as ``length``, with what it has."""
+    for depth, how in ((1, "length"), (2, "length"), (2, "error")):
+        rig = Rig(OURS, blocks=4, depth=depth, env={"STALLPROOF_ON_WALL": how}, max_model_len=512)
+        rig.add("grow", 40, 400)
+        rig.run(200)
+        rig.all_done()
+        assert rig.finished["grow"].finish_reason.name == how.upper(), (depth, how)
+        assert rig.outputs["grow"] >= 24
+
+
+# ---------------------------------------------------------------- promotion
+
+
+def case_promotion_while_paused(series: str) -> None:
+    """#53130, #58041: a received load is recognised although the engine is paused."""
+    from vllm.v1.core.sched.interface import PauseState
+
+    for cls in ("stock", OURS):
+        rig = Rig(cls, blocks=16, depth=1, role="kv_both", record=False)
+        rig.add("B", 100, 4, tokens=96)
+        rig.step()
+        rig.s.set_pause_state(PauseState.PAUSED_ALL)
+        for _ in range(6):
+            rig.step()
+        status = rig.s.requests["B"].status.name
+        assert status == ("WAITING" if cls == OURS else "WAITING_FOR_REMOTE_KVS"), (cls, status)
+        rig.s.set_pause_state(PauseState.UNPAUSED)
+        rig.run()
+        rig.all_done()
+
+
+# ---------------------------------------------------------------- hygiene
+
+
+def _instance_hooks(s: Any) -> dict[str, Any]:
+    found = {}
+    for label, obj in (
+        ("manager", s.kv_cache_manager), ("pool", s.kv_cache_manager.block_pool),
+        ("coordinator", s.kv_cache_manager.coordinator), ("connector", s.connector),
+    ):  # fmt: skip
+        if obj is None:
+            continue
+        for name, value in vars(obj).items():
+            if callable(value) and not isinstance(value, type):
+                found[f"{label}.{name}"] = value
+    return found
+
+
+def case_hooks_are_taken_off_exactly(series: str) -> None:
+    """After every call the objects look as before, a test's own stand-in included."""
+    rig = Rig(OURS, blocks=12, depth=2, role="kv_both", record=False)
+    lasting = {"pool.free_blocks"}
+    before = {k: v for k, v in _instance_hooks(rig.s).items() if k not in lasting}
+    own = rig.s.kv_cache_manager.allocate_slots
+    rig.s.kv_cache_manager.allocate_slots = stand_in = lambda *a, **k: own(*a, **k)
+    before["manager.allocate_slots"] = stand_in
+    for i in range(5):
+        rig.add(f"r{i}", 40, 30, **({"tokens": 32} if i % 2 else {}))
+    while rig.s.has_unfinished_requests() and rig.steps < 300:
+        rig.step()
+        now = {k: v for k, v in _instance_hooks(rig.s).items() if k not in lasting}
+        assert now == before, set(now) ^ set(before)
+    rig.drain()
+    assert not rig.s.requests and rig.s.stallproof_stats()["fired"]
+    rig.s.shutdown()
+    assert "free_blocks" not in vars(rig.s.kv_cache_manager.block_pool)
+
+
+def case_hooks_come_off_when_the_engine_raises(series: str) -> None:
+    rig = Rig(OURS, blocks=12, depth=2, role="kv_both", record=False)
+    rig.add("A", 40, 4, tokens=32)
+    before = _instance_hooks(rig.s)
+
+    def boom(*_: Any) -> Any:
+        raise RuntimeError("engine")
+
+    rig.s.connector.build_connector_meta, keep = boom, rig.s.connector.build_connector_meta
+    before["connector.build_connector_meta"] = boom
+    try:
+        rig.schedule()
+    except RuntimeError as exc:
+        assert str(exc) == "engine"
+    else:
+        raise AssertionError("the engine's own error was swallowed")
+    assert _instance_hooks(rig.s) == before
+    assert not rig.s._sp_in and rig.s._sp_steps.in_flight == 0
+    del keep
+
+
+def case_kept_requests_are_not_reported_as_preempted(series: str) -> None:
+    """0.23 and 0.24 build that list locally: putting a victim back must take it out of there too."""
+    rig = Rig(OURS, blocks=24, depth=2, role="kv_both", budget=2048)
+    for i in range(6):
+        rig.add(f"r{i}", 63, 30)
+    kept = 0
+    while rig.s.has_unfinished_requests() and rig.steps < 300:
+        out = rig.step()
+        running = {r.request_id for r in rig.s.running}
+        reported = set(out.preempted_req_ids or ())
+        assert not reported & running, (reported, running)
+        kept += rig.s.stallproof_stats()["preemptions_avoided"]
+    rig.drain()
+    rig.all_done()
+    assert kept
+    assert all(r.num_preemptions == 0 or r.status.name for r in rig.s.requests.values())
+
+
+def case_a_victim_that_never_ran_stays_waiting(series: str) -> None:
+    rig = Rig(OURS, blocks=10, depth=1, role="kv_both", policy="priority")
+    rig.add("L", 100, 4, priority=5, tokens=96)
+    for _ in range(2):
+        rig.step()
+    rig.s.max_num_running_reqs = 0  # received, but nobody may be admitted yet
+    if hasattr(rig.s, "max_num_active_reqs"):
+        rig.s.max_num_active_reqs = 0
+    for _ in range(3):
+        rig.step()
+    rig.s.max_num_running_reqs = 1
+    if hasattr(rig.s, "max_num_active_reqs"):
+        rig.s.max_num_active_reqs = 1
+    victim = rig.s.requests["L"]
+    rig.add("O", 120, 4, priority=1)
+    rig.s._sp_choice_before = None
+    target = rig.s.requests["O"]
+    plan = None
+    rig.s._sp_allocate_before = rig.s.kv_cache_manager.allocate_slots
+    from stallproof.core import commit
+
+    plan = commit.Plan(("L",), 7)
+    rig.s._sp_evict(plan, target)
+    rig.s._sp_allocate_before = None
+    assert victim.status.name == "WAITING" and victim.num_preemptions == 0
+    assert victim.num_computed_tokens == 0 and rig.free == 10
+    rig.run()
+    rig.all_done()
+
+
+# ---------------------------------------------------------------- faults, shadow, switches
+
+
+FAULTS = {
+    "patience": ("stallproof.core.patience.Patience.wait", "cascade"),
+    "commit": ("stallproof.core.commit.plan", "commit"),
+    "gate": ("stallproof.core.fences.BlockFences.newest", "load"),
+    "fences": ("stallproof.core.fences.BlockFences.raise_to", "load"),
+    "order": ("stallproof.core.order.in_order", "load"),
+    "completions": ("stallproof.core.completions.Completions.judge", "load"),
+    "match": ("stallproof.vllm.loads.LoadPart._sp_answer", "load"),
+    "feasible": ("stallproof.vllm.probe.AllocationTest.__call__", "load"),
+}
+
+
+def _pressure(env: dict[str, str], **engine: Any) -> Rig:
+    rig = Rig(OURS, blocks=14, depth=2, role="kv_both", env=env, record=False, **engine)
+    for i in range(8):
+        rig.add(f"r{i}", 40 + 5 * i, 20, priority=i % 3, **({"tokens": 32} if i % 2 else {}))
+    return rig
+
+
+def case_guard_faults_leave_a_working_scheduler(series: str) -> None:
+    """An error in any decision: one log line, and everything still finishes with all blocks back."""
+    import importlib
+    from unittest.mock import patch
+
+    import stallproof.vllm.endings
+    import stallproof.vllm.guard  # noqa: F401
+
+    quiet = logging.getLogger("stallproof")
+    for hook, (target, _) in FAULTS.items():
+        module, _, attribute = target.rpartition(".")
+        owner: Any
+        try:
+            owner = importlib.import_module(module)
+        except ModuleNotFoundError:
+            mod, _, cls = module.rpartition(".")
+            owner = getattr(importlib.import_module(mod), cls)
+        lines: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record, lines=lines: lines.append(record.getMessage())  # type: ignore[method-assign]
+        quiet.addHandler(handler)
+        quiet.setLevel(logging.ERROR)
+        try:
+            with patch.object(owner, attribute, side_effect=ZeroDivisionError(hook)):
+                rig = _pressure({"STALLPROOF_STRICT": "0"})
+                rig.run(600)
+        finally:
+            quiet.removeHandler(handler)
+        rig.all_done()
+        faults = rig.s.stallproof_stats()["faults"]
+        if faults:
+            assert len([x for x in lines if "internal error" in x]) == len(faults), (hook, lines, faults)
+        elif hook not in ("commit", "order", "gate"):
+            raise AssertionError(f"{hook}: the injected error was never reached")
+
+
+def case_strict_raises(series: str) -> None:
+    from unittest.mock import patch
+
+    rig = _pressure({"STALLPROOF_STRICT": "1"})
+    with patch("stallproof.core.patience.Patience.wait", side_effect=ZeroDivisionError("x")):
+        try:
+            rig.run(200)
+        except ZeroDivisionError:
+            return
+    raise AssertionError("STALLPROOF_STRICT=1 did not raise")
+
+
+def _outline(rig: Rig) -> list[Any]:
+    seen = []
+    while rig.s.has_unfinished_requests() and rig.steps < 300:
+        out = rig.step()
+        seen.append((dict(out.num_scheduled_tokens), [r.request_id for r in rig.s.running], rig.free))
+    return seen
+
+
+def case_shadow_changes_nothing(series: str) -> None:
+    """Step by step the same decisions as vLLM's own class; what would have been done is counted."""
+    for policy in ("fcfs", "priority"):
+        runs = []
+        for cls, env in (("stock", {}), (OURS, {"STALLPROOF_MODE": "shadow"})):
+            rig = Rig(cls, blocks=14, depth=2, role="kv_consumer", env=env, record=False, policy=policy)
+            for i in range(8):
+                rig.add(f"r{i}", 40 + 5 * i, 20, priority=i % 3, **({"tokens": 32} if i % 2 else {}))
+            runs.append((_outline(rig), rig))
+        (stock, _), (ours, rig) = runs
+        assert ours == stock
+        assert rig.s.stallproof_stats()["mode"] == "shadow"
+        assert rig.fired, "nothing would have been done: the scenario shows nothing"
+
+
+def case_rules_can_be_switched_off(series: str) -> None:
+    off = ",".join(
+        sorted(
+            {"GateLoads", "Patience", "NoInversion", "Commit", "OneOrder", "RunningOrder", "Promotion",
+             "LoadDeadline", "DeferralDeadline", "Feasible", "FullFit", "RuleR"}
+        )
+    )  # fmt: skip
+    runs = []
+    for cls, env in (("stock", {}), (OURS, {"STALLPROOF_OFF": off})):
+        rig = Rig(cls, blocks=14, depth=2, role="kv_consumer" if minor(series) > 29 else "kv_producer",
+                  env=env, record=False)  # fmt: skip
+        for i in range(6):
+            rig.add(f"r{i}", 40 + 5 * i, 20)
+        runs.append(_outline(rig))
+        if cls == OURS:
+            assert not set(rig.fired) - {"DeferFrees"}, rig.fired
+    assert runs[0] == runs[1]
+
+
+def case_unknown_version_is_refused(series: str) -> None:
+    import vllm
+
+    from stallproof.errors import Unsupported
+    from stallproof.vllm.adapters import adapt, vllm_base
+
+    base = vllm_base()
+    for version in ("0.22.0", "0.34.0", "1.0.0", "not-a-version"):
+        try:
+            adapt(base, version, False)
+        except Unsupported as exc:
+            assert "0.23 to 0.33" in str(exc) or "version" in str(exc)
+        else:
+            raise AssertionError(f"{version} was accepted")
+    notes = adapt(base, "0.99.0", True).notes
+    assert any("untested" in n for n in notes)
+
+    class NoHooks:
+        def schedule(self) -> None: ...
+
+    try:
+        adapt(NoHooks, vllm.__version__, True)
+    except Unsupported as exc:
+        assert "_preempt_request" in str(exc)
+    else:
+        raise AssertionError("a class without the hooks was accepted")
+
+
+def case_the_table_of_mechanisms_is_true(series: str) -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from stallproof.vllm.adapters import TABLE, missing, probe
+
+    for cls in (Scheduler, AsyncScheduler):
+        assert probe(cls) == TABLE[series], (probe(cls), TABLE[series])
+        assert not missing(cls)
+
+
+def case_guarded_composes(series: str) -> None:
+    """A base class with a ``schedule`` of its own: its feature stays active, and it is guarded once."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    import stallproof.vllm as sv
+
+    class Balance(AsyncScheduler):
+        calls = 0
+
+        def schedule(self, *a: Any, **k: Any) -> Any:
+            Balance.calls += 1
+            held = []
+            if Balance.calls % 2 and self.running:  # admits only in every second call
+                while self.waiting:
+                    held.append(self.waiting.pop_request())
+            out = super().schedule(*a, **k)
+            for r in reversed(held):
+                self.waiting.prepend_request(r)
+            return out
+
+    cls = sv.guarded(Balance)
+    assert sv.guarded(Balance) is cls and sv.guarded(cls) is cls
+    assert sv.AsyncScheduler is sv.guarded(AsyncScheduler)
+    assert sv.guarded("vllm.v1.core.sched.async_scheduler.AsyncScheduler") is sv.AsyncScheduler
+    rig = Rig(cls, blocks=24, depth=2, role="kv_both", budget=2048)
+    for i in range(6):
+        rig.add(f"r{i}", 63, 30)
+    rig.run(600)
+    rig.all_done()
+    assert Balance.calls >= rig.steps
+    assert rig.s.stallproof_stats()["scheduler"].endswith("Balance")
+    assert os.environ.get("STALLPROOF_STRICT") == "1"
