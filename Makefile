@@ -85,6 +85,20 @@ kernels-lock: ## renew the lock files of the kernel lanes (needs network)
 	@$(BIN)/python -m pip install -q uv
 	@for n in interpret ascend; do $(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url --no-annotate --no-header -o impl/stallproof/kernels/lanes/locks/$$n.txt impl/stallproof/kernels/lanes/locks/$$n.in; done
 
+TRACES := tests/fixtures/traces/*.jsonl
+
+.PHONY: trace-sensitivity
+trace-sensitivity: $(STAMP) ## alter every field of the recorded traces and see the checker notice
+	@$(BIN)/python -m stallproof.trace.mutate $(or $(TRACE),$(TRACES))
+
+.PHONY: trace-docs
+trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
+	@$(BIN)/python -m stallproof.trace.docs > docs/trace-schema.md
+
+.PHONY: bench-trace
+bench-trace: $(STAMP) ## speed of the trace checker (WORKLOAD=mooncake.jsonl for real request shapes)
+	@$(BIN)/python benchmarks/trace_speed.py --need 200000 $(if $(WORKLOAD),--workload $(WORKLOAD)) $(ARGS)
+
 .PHONY: lock
 lock: ## renew the lock file (needs network)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

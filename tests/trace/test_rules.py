@@ -189,13 +189,40 @@ CASES = {
             .call(Share("b", [1]))
         ),
     ),
+    "fenced for a step that is done": (
+        "NoLeak",
+        lambda: ran().upd(out={"a": 1}).call(Preempt("a", ""), Fence("a", [1], 1)),
+    ),
+    "everything ended, a block is missing": ("NoLeak", lambda: _leak()),
+    "quarantined without having expired": ("BoundedWait", lambda: load().upd(Quarantine("a", 1, [1, 2]))),
+    "expires twice": ("BoundedWait", lambda: load().upd(Expire("a", "load"), Expire("a", "load"))),
+    "quarantined before its start": (
+        "XferSafe",
+        lambda: load(start=False).upd(Expire("a", "load"), Quarantine("a", 1, [1, 2])),
+    ),
+    "runs without promotion": ("Queues", lambda: load().upd(Recv("a", 1)).call(Admit("a", 3), tok={"a": 1})),
+    "victim for another than who asks": (
+        "Queues",
+        lambda: ran().upd(out={"a": 1}).call(Refuse("b", 1, "blocks"), Preempt("a", "a"), Free("a", [1])),
+    ),
+    "victim for nobody": ("Queues", lambda: ran().call(Preempt("a", "b"), Free("a", [1]))),
+    "computed more than it got": (
+        "Tokens",
+        lambda: Hand().add("a").call(Alloc("a", [1]), Admit("a", 2), tok={"a": 2}),
+    ),
     # progress
     "preempts for nothing": (
         "NoZeroPre",
         lambda: (
             runs(ran(), "b", [2, 3], 4)
             .upd(out={"a": 1})
-            .call(Refuse("a", 1, "blocks"), Preempt("b", "a"), Fence("b", [3, 2], 2), tok={"a": 1})
+            .call(
+                Refuse("a", 1, "blocks"),
+                Preempt("b", "a"),
+                Fence("b", [3, 2], 2),
+                Refuse("a", 1, "x"),
+                tok={"a": 1},
+            )
         ),
     ),
     "evicts for nobody": (
@@ -262,6 +289,12 @@ CASES = {
     ),
     "can never fit": ("Feasible", lambda: Hand(rules=["Feasible"]).add("a", prompt=40).call().upd().call()),
 }
+
+
+def _leak():
+    """The fence of an idle engine: it waits for a step that nobody will dispatch."""
+    h = Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4})
+    return h.upd(Finish("a", "stop", 1), Fence("a", [1], 2), out={"a": 1}).end()
 
 
 def _repeat(h, n, more):

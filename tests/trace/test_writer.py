@@ -213,10 +213,11 @@ record(sys.argv[1], toy, calls=10**7, max_bytes=int(sys.argv[3]), max_parts=4)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_kill_loses_at_most_one_record(tmp_path, size):
     """Many kills at random moments: every file left behind is readable, and the ring conforms."""
-    kills = 6 if not os.environ.get("STALLPROOF_KILLS") else int(os.environ["STALLPROOF_KILLS"])
+    kills = int(os.environ.get("STALLPROOF_KILLS", "6"))
     rng = random.Random(size)
     for i in range(kills):
         directory = tmp_path / str(i)

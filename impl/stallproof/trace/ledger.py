@@ -42,7 +42,7 @@ class Ledger(Snapshots):
             s.Ignored: self.ignored,
             s.Admit: self.admit,
             s.Promote: self.promote,
-            s.Refuse: self.known,
+            s.Refuse: self.refuse,
             s.NotYet: self.known,
             s.Wait: self.wait,
             s.Preempt: self.preempt,
@@ -88,13 +88,27 @@ class Ledger(Snapshots):
             self.ts = rec.ts or self.ts
             self._apply(rec.ev)
             self._close(rec)
-        elif isinstance(rec, s.End) and (rec.finished != self.finished or rec.calls != self.calls):
+        elif isinstance(rec, s.End):
+            self._end(rec)
+
+    def _end(self, rec: s.End) -> None:
+        if rec.finished != self.finished or rec.calls != self.calls:
             self.bad(
                 "End",
                 "the totals of the last record differ from the records before it",
                 field="calls, finished",
                 expected=f"{self.calls} calls, {self.finished} finished",
                 observed=f"{rec.calls} calls, {rec.finished} finished",
+            )
+        quarantined = sum(len(held) for held in self.quar.values())
+        lost = self.config.pool - len(self.pool) - quarantined
+        if lost and not (self.reqs or self.in_flight or self.loads or self.stores or self.pins):
+            self.bad(
+                "NoLeak",
+                f"everything has finished, nothing is in flight, and {lost} blocks are not back in the pool",
+                field="free",
+                expected=self.config.pool - quarantined,
+                observed=len(self.pool),
             )
 
     def _apply(self, events: list) -> None:
@@ -291,7 +305,7 @@ class Ledger(Snapshots):
                 q.pcomp += k
                 if q.exact and not look:
                     known = q.prompt + q.out
-                    if (q.pcomp >= known) != (got > 0) and not q.awaits:
+                    if (q.pcomp > known or (q.pcomp == known) != (got > 0)) and not q.awaits:
                         self.bad(
                             "Tokens",
                             f"{r} has {q.pcomp} of {known} known tokens computed by step {n} and gets "
@@ -331,6 +345,12 @@ class Ledger(Snapshots):
                     del self.zombies[q.r]
         if self.ended:
             self.ended = {}
+        if self.expired:
+            self.expired = set()
+        if self.beneficiary and not self.lateral:
+            self.asks("nobody")
+        self.beneficiary = ""
+        self.last_refused = ""
         if rec.free >= 0 and rec.free != len(self.pool):
             self.bad(
                 "Conservation",

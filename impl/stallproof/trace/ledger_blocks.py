@@ -18,6 +18,8 @@ class Blocks(State):
             q = self.req(e.r, "an allocation")
             if q is None:
                 return
+        if self.beneficiary:
+            self.asks(e.r)
         blocks, pool = e.blocks, self.pool
         k = len(blocks)
         self.events += k - 1
@@ -153,7 +155,24 @@ class Blocks(State):
                 requests=[e.r],
                 blocks=stale[:8],
             )
+        if self.beneficiary:
+            self.asks(e.r)
+        if q.hits >= 0:
+            q.hits = len(blocks) if not q.blocks else q.hits + len(blocks)
         self._hold(e.r, blocks, q.blocks, "ev.share.blocks")
+
+    def asks(self, r: str) -> None:
+        """A request asks for blocks: after a victim gave up its own, that is whom it gave them up for."""
+        if r != self.beneficiary:
+            self.bad(
+                "Queues",
+                f"a victim gave its blocks up for {self.beneficiary}, but {r} is the next to ask",
+                field="ev.preempt.target",
+                expected=r,
+                observed=self.beneficiary,
+                requests=[self.beneficiary, r],
+            )
+        self.beneficiary = ""
 
     def _drop(self, blocks: Iterable[int]) -> None:
         """One reference of each block goes."""
@@ -187,6 +206,8 @@ class Blocks(State):
             if len(mine) != left:
                 owned = list(dict.fromkeys(blocks))
                 self._not_owned(q, [b for b in owned if blocks.count(b) > 1])
+        if not mine:
+            q.hits = q.loaded = 0
         if q.last > self.quiet:
             self.touched.append((q.last, owned))
         if self.loads:
@@ -246,6 +267,15 @@ class Blocks(State):
                 f"blocks of {e.r} wait for step {e.step}, which is not dispatched",
                 field="ev.fence.step",
                 expected=f"at most {self.step + 1}",
+                observed=e.step,
+                requests=[e.r],
+            )
+        if e.step <= self.processed:
+            self.bad(
+                "NoLeak",
+                f"blocks of {e.r} wait for step {e.step}, which is processed already",
+                field="ev.fence.step",
+                expected=f"more than {self.processed}",
                 observed=e.step,
                 requests=[e.r],
             )

@@ -16,6 +16,12 @@ class Requests(Transfers):
     def known(self, e: Any) -> None:
         self.req(e.r, "a decision")
 
+    def refuse(self, e: s.Refuse) -> None:
+        self.req(e.r, "a refusal")
+        self.last_refused = e.r
+        if self.beneficiary:
+            self.asks(e.r)
+
     def wait(self, e: s.Wait) -> None:
         q = self.req(e.r, "a wait")
         if q is not None and q.st != RUNNING:
@@ -60,11 +66,29 @@ class Requests(Transfers):
                 observed="unfinished",
                 requests=[e.r],
             )
+        if q.st == RECEIVED:
+            self._state(e.r, "enters RUNNING", "promoted first", q.st, "ev.promote.r")
+        self._computed(q, e.comp)
         q.st = RUNNING
         q.since = self.step
         q.exact = e.comp >= 0
         q.comp = q.pcomp = max(e.comp, 0)
         self.running[e.r] = q
+
+    def _computed(self, q: Req, comp: int) -> None:
+        """Tokens computed at admission are those of prefix hits and of the load, one less if that is all."""
+        if comp < 0 or self.config.groups != 1 or q.hits < 0 or q.loaded < 0:
+            return
+        known, brought = q.prompt + q.out, q.hits * self.config.block_size + q.loaded
+        if comp != min(brought, known - 1):
+            self.bad(
+                "Tokens",
+                f"{q.r} is admitted with {comp} tokens computed; hits and loads brought {brought}",
+                field="ev.admit.comp",
+                expected=min(brought, known - 1),
+                observed=comp,
+                requests=[q.r],
+            )
 
     def promote(self, e: s.Promote) -> None:
         q = self.req(e.r, "a promotion")
@@ -82,6 +106,12 @@ class Requests(Transfers):
             self._state(e.r, "is preempted", RUNNING, q.st, "ev.preempt.r")
         if e.target:
             self.req(e.target, "a preemption")
+        if self.beneficiary and self.beneficiary != e.target:
+            self.asks(e.target)
+        self.beneficiary, self.lateral = (e.target if e.target != e.r else ""), False
+        if e.target == e.r and self.last_refused not in ("", e.r):
+            self.beneficiary = self.last_refused
+            self.asks(e.r)
         self.running.pop(e.r, None)
         q.st = PREEMPTED
         q.comp = q.pcomp = 0
@@ -101,12 +131,26 @@ class Requests(Transfers):
                 "ev.evict.r",
             )
         self.req(e.target, "an eviction")
+        if self.beneficiary and self.beneficiary != e.target:
+            self.asks(e.target)
+        self.beneficiary, self.lateral = e.target, True
         if q.st != FINISHED:
             q.st = WAITING
         self.victims.append(q)
 
     def expire(self, e: s.Expire) -> None:
         q = self.req(e.r, "an expiry")
+        if e.what == "load":
+            if e.r in self.expired:
+                self.bad(
+                    "BoundedWait",
+                    f"the load of {e.r} expires twice",
+                    field="ev.expire.r",
+                    expected="once",
+                    observed="twice",
+                    requests=[e.r],
+                )
+            self.expired.add(e.r)
         if q is not None and e.what == "load" and e.r not in self.loads:
             self.bad(
                 "BoundedWait",
@@ -139,7 +183,7 @@ class Requests(Transfers):
                 observed=e.out,
                 requests=[e.r],
             )
-        if e.reason == "length" and e.out >= 0 and e.out > q.max_tokens > 0:
+        if e.reason == "length" and e.out >= 0 and e.out > q.max_tokens >= 0:
             self.bad(
                 "Tokens",
                 f"{e.r} has more tokens than it may get",

@@ -21,12 +21,15 @@ class Snapshots(Requests):
             q = Req(state.r, state.prio, state.arr, state.prompt, state.max_tokens)
             q.st, q.last, q.gen, q.out, q.awaits = state.st, state.last, state.gen, state.out, state.awaits
             q.comp = state.comp
+            if not state.max_tokens:
+                q.max_tokens = -1  # not recorded
             if q.r in self.reqs:
                 self.bad(
                     "Requests", f"{q.r} is twice in the snapshot", field="state.requests.r", requests=[q.r]
                 )
             self.reqs[q.r] = q
             self._hold(q.r, state.blocks, q.blocks, "state.requests.blocks")
+            q.hits = q.loaded = -1 if q.blocks else 0
             if q.st == RUNNING:
                 self.running[q.r] = q
             elif q.st == FINISHED:
@@ -110,7 +113,7 @@ class Snapshots(Requests):
                 same(f"requests.blocks of {q.r}", sorted(m.blocks), sorted(q.blocks))
                 same(
                     f"requests of {q.r}",
-                    (m.prio, m.arr, m.prompt, m.max_tokens, m.out, m.gen, m.awaits),
+                    (m.prio, m.arr, m.prompt, max(m.max_tokens, 0), m.out, m.gen, m.awaits),
                     (q.prio, q.arr, q.prompt, q.max_tokens, q.out, q.gen, q.awaits),
                 )
         same("run", sorted(self.running), sorted(snap.run))

@@ -42,8 +42,10 @@ class Req:
         "comp",
         "exact",
         "gen",
+        "hits",
         "jobs",
         "last",
+        "loaded",
         "max_tokens",
         "out",
         "pcomp",
@@ -60,6 +62,8 @@ class Req:
         self.blocks: set[int] = set()
         self.last = 0  # newest step that schedules it
         self.gen = 0  # its latest load
+        self.hits = 0  # blocks it got by prefix hits since it last held none; -1 unknown
+        self.loaded = 0  # tokens its load has brought since then; -1 unknown
         self.jobs = 0  # unfinished unordered readers
         self.out = 0  # output tokens
         self.comp = self.pcomp = 0  # tokens computed: as scheduled, as processed
@@ -122,6 +126,10 @@ class State:
         self.quar: dict[tuple[str, int], set[int]] = {}
         self.given: list[s.Alloc] = []
         self.victims: list[Req] = []
+        self.beneficiary = ""  # whom the latest victim made room for, until that one asks again
+        self.lateral = False  # that victim was evicted (EvictCoupled then sees to it)
+        self.last_refused = ""  # in this record
+        self.expired: set[str] = set()  # loads that expired in this record
         self.since_reset: set[int] | None = None
         self.pause = "none"
         self.ts = 0.0

@@ -67,6 +67,7 @@ class Transfers(Blocks):
                 requests=[e.r],
             )
         q.gen = e.gen
+        q.loaded = e.tokens
         self.loads[e.r] = load
         if e.mode == "async":
             q.st = LOADING
@@ -171,6 +172,7 @@ class Transfers(Blocks):
         if q.st == LOADING:
             q.st = RECEIVED
         q.exact = False
+        q.loaded = -1
 
     def store(self, e: s.Store) -> None:
         q = self.req(e.r, "a store or send")
@@ -186,10 +188,11 @@ class Transfers(Blocks):
             )
             return
         odd = [b for b in e.blocks if b not in q.blocks and not any(b in p for p in self.pins.values())]
+        odd = odd or [b for b in set(e.blocks) if e.blocks.count(b) > 1]
         if odd:
             self.bad(
                 "StoreSafe",
-                f"reader {e.job} reads block {odd[0]}, which {e.r} does not hold",
+                f"reader {e.job} reads block {odd[0]}, which {e.r} does not hold (or twice)",
                 field="ev.store.blocks",
                 expected="blocks held by the request or pinned",
                 observed=some(odd),
@@ -250,6 +253,24 @@ class Transfers(Blocks):
                 observed=f"load {e.gen}: {some(e.blocks)}",
                 requests=[e.r],
                 blocks=e.blocks[:8],
+            )
+        elif not load.started:
+            self.bad(
+                "XferSafe",
+                f"load {e.gen} of {e.r} is quarantined before it has started",
+                field="ev.quarantine.gen",
+                expected="a started load (another is cancelled)",
+                observed="not started",
+                requests=[e.r],
+            )
+        if e.r not in self.expired:
+            self.bad(
+                "BoundedWait",
+                f"load {e.gen} of {e.r} is quarantined without having expired",
+                field="ev.expire.r",
+                expected="an expiry in the same record",
+                observed="none",
+                requests=[e.r],
             )
         self.quar[(e.r, e.gen)] = set(self._give(q, e))
         if q.st == LOADING:

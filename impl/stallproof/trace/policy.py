@@ -75,6 +75,8 @@ class Policy:
         if "VictimOrder" not in self.rules or not e.target or e.target == e.r:
             return
         victim, target = self.led.reqs.get(e.r), self.led.reqs.get(e.target)
+        if victim and victim.awaits == "session":
+            return  # an idle session competes with nobody
         if victim and target and not victim.place > target.place:
             self.bad(
                 "VictimOrder",

@@ -182,7 +182,8 @@ class Progress:
         if self.open:
             self._settle(None)
         for e, index in self.evicted:
-            if e.target not in led.running:
+            idle = e.r in led.reqs and led.reqs[e.r].awaits == "session"
+            if e.target not in led.running and not (idle and e.target in led.loads):
                 self.bad(
                     "EvictCoupled",
                     f"{e.r} is evicted for {e.target}, which does not run in this call",

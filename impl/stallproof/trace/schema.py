@@ -121,6 +121,8 @@ class Pin(_Event, tag="pin", frozen=True, gc=False):
 
 
 class Unpin(_Event, tag="unpin", frozen=True, gc=False):
+    """``who`` gives its references up."""
+
     who: str
     blocks: list[Block]
 
@@ -268,6 +270,8 @@ class Quarantine(_Event, tag="quarantine", frozen=True, gc=False):
 
 
 class Unquarantine(_Event, tag="unquarantine", frozen=True, gc=False):
+    """A report or a reset named generation ``gen`` of ``r``: its blocks go back to the pool."""
+
     r: Rid
     gen: int
     blocks: list[Block]
@@ -319,6 +323,8 @@ class Park(_Event, tag="park", frozen=True, gc=False):
 
 
 class Unpark(_Event, tag="unpark", frozen=True, gc=False):
+    """What ``r`` waited for has come."""
+
     r: Rid
 
 
@@ -353,6 +359,8 @@ Event = Union[  # noqa: UP007 - msgspec wants one alias for all tagged structs
 
 
 class Engine(Struct, omit_defaults=True):
+    """What was recorded."""
+
     name: Annotated[str, F("engine family: vllm, vllm-ascend, model, tlc")]
     version: Annotated[str, F("engine release", engine="vllm.__version__")]
     scheduler: Annotated[str, F("dotted name of the scheduler class")] = ""
@@ -361,12 +369,17 @@ class Engine(Struct, omit_defaults=True):
 
 
 class Config(Struct, omit_defaults=True):
+    """Sizes and switches."""
+
     pool: Annotated[int, F("usable blocks, the null block excluded", spec="B", compared="Conservation")]
     block_size: Annotated[int, F("tokens per block", engine="cache_config.block_size")]
-    depth: Annotated[int, F("batches that may be in flight", spec="D", engine="max_concurrent_batches")]
+    depth: Annotated[
+        int,
+        F("batches that may be in flight", spec="D", engine="max_concurrent_batches", compared="StepOrder"),
+    ]
     policy: Annotated[Literal["fcfs", "priority"], F("queue policy")] = "fcfs"
-    max_num_seqs: Annotated[int, F("running requests at most")] = 0
-    max_num_batched_tokens: Annotated[int, F("token budget of a step", spec="Budget")] = 0
+    max_num_seqs: Annotated[int, F("running requests at most", spec="MaxSeqs", compared="Limits")] = 0
+    max_num_batched_tokens: Annotated[int, F("token budget of a step", spec="Budget", compared="Limits")] = 0
     chunk_cap: Annotated[int, F("chunk cap in tokens, 0: none", spec="ChunkCap")] = 0
     prefix_caching: Annotated[bool, F("prefix sharing on")] = False
     fence_mode: Annotated[
@@ -376,14 +389,18 @@ class Config(Struct, omit_defaults=True):
     stale_output: Annotated[
         Literal["delivered", "dropped"], F("late output of a preempted request", spec="StaleOutput")
     ] = "delivered"
-    patience: Annotated[int, F("processed steps a refused running request waits", spec="P")] = 0
+    patience: Annotated[
+        int, F("processed steps a refused running request waits", spec="P", compared="Patience")
+    ] = 0
     full_fit: Annotated[bool, F("admission needs room for the whole sequence", spec="FullFit")] = True
-    lookahead: Annotated[int, F("look-ahead slots per request", spec="Lookahead")] = 0
+    lookahead: Annotated[int, F("look-ahead slots per request", spec="Look")] = 0
     groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
     deadline: Annotated[float, F("seconds an external wait may last, 0: no deadline")] = 0.0
 
 
 class Clock(Struct):
+    """The two clocks at the head of a part."""
+
     wall: Annotated[str, F("UTC wall time of this header, ISO 8601")]
     mono: Annotated[float, F("monotonic seconds at the same moment; record times `ts` use this clock")]
 
@@ -392,16 +409,16 @@ class ReqState(Struct, omit_defaults=True):
     """One live request inside a snapshot."""
 
     r: Annotated[Rid, F("request id")]
-    st: Annotated[State, F("state", spec="st", engine="Request.status")]
+    st: Annotated[State, F("state", spec="s.st", engine="Request.status")]
     prio: Annotated[int, F("priority, smaller first")] = 0
     arr: Annotated[float, F("arrival time")] = 0.0
     prompt: Annotated[int, F("prompt tokens")] = 0
     max_tokens: Annotated[int, F("output tokens at most")] = 0
-    tok: Annotated[int, F("tokens known: prompt + output", spec="tok", engine="Request.num_tokens")] = 0
+    tok: Annotated[int, F("tokens known: prompt + output", spec="s.tok", engine="Request.num_tokens")] = 0
     comp: Annotated[
-        int, F("tokens computed or scheduled", spec="comp", engine="Request.num_computed_tokens")
+        int, F("tokens computed or scheduled", spec="s.comp", engine="Request.num_computed_tokens")
     ] = 0
-    blocks: Annotated[list[Block], F("blocks held, in order", spec="own")] = []
+    blocks: Annotated[list[Block], F("blocks held, in order", spec="s.own")] = []
     gen: Annotated[int, F("generation of its latest load")] = 0
     last: Annotated[int, F("newest step that schedules it", engine="Request.last_sched_seq")] = 0
     out: Annotated[int, F("output tokens so far", engine="Request.num_output_tokens")] = 0
@@ -412,8 +429,8 @@ class LoadState(Struct, omit_defaults=True):
     """A load that has not ended, inside a snapshot."""
 
     r: Annotated[Rid, F("request id")]
-    gen: Annotated[int, F("generation", spec="gen")]
-    blocks: Annotated[list[Block], F("blocks it will write or is writing", spec="writes")]
+    gen: Annotated[int, F("generation", spec="s.gate")]
+    blocks: Annotated[list[Block], F("blocks it will write or is writing", spec="s.blks")]
     mode: Annotated[Literal["async", "sync"], F("see the load event")] = "async"
     step: Annotated[int, F("step of the call that admitted it")] = 0
     started: Annotated[bool, F("the connector has been told")] = False
@@ -452,15 +469,15 @@ class InFlight(Struct, array_like=True):
 class Snapshot(Struct, omit_defaults=True):
     """The whole state at the head of a part, so that the part can be checked alone."""
 
-    step: Annotated[int, F("newest dispatched step", spec="disp")] = 0
-    processed: Annotated[int, F("newest processed step", spec="proc")] = 0
+    step: Annotated[int, F("newest dispatched step", spec="Dispatch")] = 0
+    processed: Annotated[int, F("newest processed step", spec="Process")] = 0
     done: Annotated[int, F("device-done high-water mark, -1: unknown")] = -1
-    free: Annotated[int, F("blocks in the pool", spec="free", compared="Conservation")] = 0
+    free: Annotated[int, F("blocks in the pool", spec="s.free", compared="Conservation")] = 0
     requests: Annotated[list[ReqState], F("live requests, and finished ones that still hold blocks")] = []
-    run: Annotated[list[Rid], F("running list", spec="run")] = []
-    in_flight: Annotated[list[InFlight], F("dispatched, unprocessed steps", spec="infl")] = []
+    run: Annotated[list[Rid], F("running list", spec="s.run")] = []
+    in_flight: Annotated[list[InFlight], F("dispatched, unprocessed steps", spec="s.infl")] = []
     fences: Annotated[dict[int, int], F("block -> newest step that may touch it, unprocessed only")] = {}
-    deferred: Annotated[list[Deferred], F("deferred entries, oldest first", spec="defd")] = []
+    deferred: Annotated[list[Deferred], F("deferred entries, oldest first", spec="s.dfq")] = []
     loads: Annotated[list[LoadState], F("loads that have not ended")] = []
     stores: Annotated[list[Job], F("unordered readers that have not ended")] = []
     pins: Annotated[dict[str, list[Block]], F("who -> blocks it pins")] = {}
@@ -469,18 +486,22 @@ class Snapshot(Struct, omit_defaults=True):
 
 
 class Header(Struct, tag_field="t", tag="header", omit_defaults=True, kw_only=True):
+    """First record of every part: what was recorded, how it is configured, and its whole state here."""
+
     schema: Annotated[str, F("schema name and version", compared="schema")]
     run: Annotated[
         str, F("random id of the recording; equal in all its parts", compared="one engine per trace")
     ]
     source: Annotated[Literal["engine", "harness", "simulate", "model", "tlc"], F("what recorded the trace")]
-    engine: Engine
-    config: Config
-    clock: Clock
-    part: Annotated[int, F("index of this part in the ring, from 0")] = 0
+    engine: Annotated[Engine, F("what was recorded")]
+    config: Annotated[Config, F("sizes and switches; the rules of the checker depend on them")]
+    clock: Annotated[Clock, F("clocks at the head of this part")]
+    part: Annotated[int, F("index of this part in the ring, from 0", compared="order of parts")] = 0
     lost: Annotated[int, F("records lost just before this part, which restarts from its snapshot")] = 0
-    rules: Annotated[list[str], F("our rules in force; empty for a stock scheduler")] = []
-    state: Annotated[Snapshot, F("full state at the head of this part")] = msgspec.field(
+    rules: Annotated[
+        list[str], F("our rules in force; empty for a stock scheduler", compared="the policy layer")
+    ] = []
+    state: Annotated[Snapshot, F("full state at the head of this part", compared="Snapshot")] = msgspec.field(
         default_factory=Snapshot
     )
 
@@ -505,10 +526,10 @@ class Sched(Struct, tag_field="t", tag="sched", omit_defaults=True, kw_only=True
     ] = -1
     done: Annotated[int, F("device-done high-water mark when the call began, -1: unknown")] = -1
     ev: Annotated[list[Event], F("what happened, in order")] = []
-    free: Annotated[int, F("blocks in the pool after the call", spec="free", compared="Conservation")] = -1
+    free: Annotated[int, F("blocks in the pool after the call", spec="s.free", compared="Conservation")] = -1
     run: Annotated[
         list[Rid] | None,
-        F("running list after the call, where it changed", spec="run", compared="Queues"),
+        F("running list after the call, where it changed", spec="s.run", compared="Queues"),
     ] = None
     refs: Annotated[
         dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
@@ -521,10 +542,10 @@ class Update(Struct, tag_field="t", tag="update", omit_defaults=True, kw_only=Tr
     n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     step: Annotated[int, F("the step that is processed", spec="Process", compared="StepOrder")]
     ts: Annotated[float, F("monotonic seconds")] = 0.0
-    out: Annotated[dict[Rid, int], F("new tokens per request, counts only", spec="out")] = {}
+    out: Annotated[dict[Rid, int], F("new tokens per request, counts only", spec="Deliver")] = {}
     done: Annotated[int, F("device-done high-water mark, -1: unknown")] = -1
     ev: Annotated[list[Event], F("what happened, in order")] = []
-    free: Annotated[int, F("blocks in the pool after the call", spec="free", compared="Conservation")] = -1
+    free: Annotated[int, F("blocks in the pool after the call", spec="s.free", compared="Conservation")] = -1
     refs: Annotated[
         dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
     ] = {}
@@ -536,7 +557,7 @@ class Outside(Struct, tag_field="t", tag="outside", omit_defaults=True, kw_only=
     n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
     ts: Annotated[float, F("monotonic seconds")] = 0.0
     ev: Annotated[list[Event], F("what happened, in order")] = []
-    free: Annotated[int, F("blocks in the pool afterwards", spec="free", compared="Conservation")] = -1
+    free: Annotated[int, F("blocks in the pool afterwards", spec="s.free", compared="Conservation")] = -1
     refs: Annotated[
         dict[int, int], F("reference counts of the pool's own blocks, a sample", compared="RefCount")
     ] = {}
@@ -546,18 +567,18 @@ class Note(Struct, tag_field="t", tag="note", omit_defaults=True, kw_only=True):
     """A message for people: a guard fault, a fall-back, recorder drops."""
 
     n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
-    ts: float = 0.0
-    kind: str = ""
-    text: str = ""
-    data: dict[str, Any] = {}
+    ts: Annotated[float, F("monotonic seconds")] = 0.0
+    kind: Annotated[str, F("what the note is about")] = ""
+    text: Annotated[str, F("the message; empty where ids are hashed")] = ""
+    data: Annotated[dict[str, Any], F("details; empty where ids are hashed")] = {}
 
 
 class End(Struct, tag_field="t", tag="end", omit_defaults=True, kw_only=True):
     """Last record of an orderly recording. ``next`` names the next part, if the recording goes on there."""
 
     n: Annotated[int, F("record number in this part from 1, set by the writer", compared="RecordOrder")] = 0
-    ts: float = 0.0
-    calls: Annotated[int, F("scheduling calls in this part")] = 0
+    ts: Annotated[float, F("monotonic seconds")] = 0.0
+    calls: Annotated[int, F("scheduling calls in this part", compared="End")] = 0
     finished: Annotated[int, F("requests finished in this part", compared="End")] = 0
     fired: Annotated[dict[str, int], F("how often each rule fired")] = {}
     next: Annotated[str, F("name of the next part; empty: the recording ends here")] = ""
