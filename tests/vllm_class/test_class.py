@@ -1,4 +1,4 @@
-"""The guarded classes on live schedulers of several vLLM releases (see ``cases``), one process per release."""
+"""The guarded classes on live schedulers of several releases (see ``cases``), one process per release."""
 
 from __future__ import annotations
 
