@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "export": "Write a trace for Perfetto and Chrome's trace viewer.",
     "diagnose": "Say why a production engine stalled, from logs, metrics and dumps.",
     "watch": "Poll a running server's metrics and report a confirmed stall.",
+    "simulate": "Run schedulers side by side on a production workload, under a virtual clock.",
     "doctor": "Say what is installed and which rules would be active here.",
 }
 

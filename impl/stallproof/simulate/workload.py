@@ -168,7 +168,8 @@ def synthetic(
 ) -> Iterator[Job]:  # fmt: skip
     """A small Poisson workload for tests; a fraction ``share`` continues an earlier prompt."""
     rng = random.Random(seed)
-    at, chains, fresh = 0.0, [], 0
+    at, fresh = 0.0, 0
+    chains: list[list[int]] = []
     for n in range(count):
         at += rng.expovariate(rate)
         length = rng.randint(*prompt)
@@ -180,6 +181,40 @@ def synthetic(
         chain = chain[:need]
         chains.append(chain)
         yield Job(f"s{n}", at, length, rng.randint(*output), rng.choice((0, 0, 1)), tuple(chain))
+
+
+def from_trace(path: Path) -> Iterator[Job]:
+    """The requests of one of our own traces, to be run again under other rules.
+
+    Lengths are the recorded ones: prompt tokens, and output tokens where the request finished (else its
+    limit). Nothing is shared, because traces hold no contents.
+    """
+    from stallproof.trace.reader import records
+    from stallproof.trace.schema import Add, Header, Outside, Sched, Update
+
+    jobs: dict[str, Job] = {}
+    made: dict[str, int] = {}
+    first: float | None = None
+
+    def note(r: str, at: float, prio: int, prompt: int, limit: int) -> None:
+        nonlocal first
+        first = at if first is None else first
+        jobs[r] = Job(r, max(0.0, at - first), max(1, prompt), max(1, limit), prio)
+
+    for _, _, record in records(path):
+        if isinstance(record, Header) and record.part == 0:
+            for q in record.state.requests:
+                note(q.r, record.clock.mono, q.prio, q.prompt, q.max_tokens)
+        elif isinstance(record, (Outside, Sched, Update)):
+            for e in record.ev:
+                if isinstance(e, Add):
+                    note(e.r, record.ts, e.prio, e.prompt, e.max_tokens)
+            if isinstance(record, Update):
+                for r, n in record.out.items():
+                    made[r] = made.get(r, 0) + n
+    yield from sorted(
+        (replace(j, output=max(1, made.get(j.rid, j.output))) for j in jobs.values()), key=lambda j: j.at
+    )
 
 
 def detect(path: Path) -> str:
