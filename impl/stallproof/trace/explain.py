@@ -18,7 +18,7 @@ def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
     if load is not None and q.st != s.RUNNING:
         where = "may be writing" if load.started else "not started yet"
         return f"waits for its load {load.gen} of {len(load.blocks)} blocks ({where})"
-    if c.groups == 1 and -(-(size + 1) // c.block_size) > c.pool:
+    if c.plain and -(-(size + 1) // c.block_size) > c.pool:
         return f"can never fit: {size} tokens and one more need more than {c.pool} blocks (Feasible)"
     if asked is not None:
         need, calls = asked
@@ -26,7 +26,7 @@ def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
         return what + (f", refused in {calls} calls" if calls > 1 else ", refused in this call")
     if q.st == s.RUNNING:
         return f"last scheduled in step {q.last}" if q.last else "not scheduled yet"
-    need = -(-size // c.block_size) - len(q.blocks) if c.groups == 1 else 0
+    need = -(-size // c.block_size) - len(q.blocks) if c.plain else 0
     return f"needs {need} more block{'s' * (need != 1)}" if need > 0 else "waits to be scheduled"
 
 

@@ -77,7 +77,7 @@ class Requests(Transfers):
 
     def _computed(self, q: Req, comp: int) -> None:
         """Tokens computed at admission are those of prefix hits and of the load, one less if that is all."""
-        if comp < 0 or self.config.groups != 1 or q.hits < 0 or q.loaded < 0:
+        if comp < 0 or not self.config.plain or q.hits < 0 or q.loaded < 0:
             return
         known, brought = q.prompt + q.out, q.hits * self.config.block_size + q.loaded
         if comp != min(brought, known - 1):

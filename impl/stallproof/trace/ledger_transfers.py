@@ -57,7 +57,7 @@ class Transfers(Blocks):
                 blocks=odd[:8],
             )
         size = self.config.block_size
-        if e.tokens >= 0 and self.config.groups == 1 and len(e.blocks) != -(-e.tokens // size):
+        if e.tokens >= 0 and self.config.plain and len(e.blocks) != -(-e.tokens // size):
             self.bad(
                 "XferSafe",
                 f"a load of {e.tokens} tokens needs another number of blocks",

@@ -395,7 +395,13 @@ class Config(Struct, omit_defaults=True):
     full_fit: Annotated[bool, F("admission needs room for the whole sequence", spec="FullFit")] = True
     lookahead: Annotated[int, F("look-ahead slots per request", spec="Look")] = 0
     groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
+    window: Annotated[int, F("sliding window in tokens; 0: full attention, so that tokens tell blocks")] = 0
     deadline: Annotated[float, F("seconds an external wait may last, 0: no deadline")] = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """One group that keeps everything: counts of blocks follow from counts of tokens."""
+        return self.groups == 1 and not self.window
 
 
 class Clock(Struct):

@@ -60,7 +60,15 @@ def config_of(sched: Any) -> T.Config:
         lookahead=int(getattr(sched, "num_lookahead_tokens", 0)),
         groups=len(sched.kv_cache_config.kv_cache_groups),
         deadline=float(getattr(sched, "sp_deadline", 0.0)),
+        window=window_of(sched),
     )
+
+
+def window_of(sched: Any) -> int:
+    """The smallest window of tokens that any KV cache group keeps; 0: all groups keep everything."""
+    specs = [g.kv_cache_spec for g in sched.kv_cache_config.kv_cache_groups]
+    sizes = [getattr(x, "sliding_window", None) or getattr(x, "attention_chunk_size", None) for x in specs]
+    return min((int(x) for x in sizes if x), default=0)
 
 
 def rules_of(sched: Any) -> list[str]:

@@ -41,7 +41,7 @@ class Probe:
         return [b for group in self.manager.get_block_ids(r) for b in group if b != null]
 
     def held_by(self, requests: Iterable[str]) -> set[int]:
-        return {b for r in requests for b in self.tables.get(r, ())}
+        return {b for r in requests for b, n in self.tables.get(r, Counter()).items() if n > 0}
 
     def snapshot(self) -> T.Snapshot:
         s = self.rec.s
