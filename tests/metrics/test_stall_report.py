@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stallproof.core.stall_watch import Due, Kind, Limits, OnStall, Situation, StallError, Waiter, parse
+from stallproof.errors import BadInput
 from stallproof.vllm.stall_report import StallReporter, settings, thread_stacks
 
 WEDGED = {"unfinished": 1, "moved": False, "pending": False}
@@ -51,9 +52,10 @@ def test_settings_come_from_the_environment() -> None:
     ],
     ids=str,
 )
-def test_a_senseless_setting_is_one_warning(env: dict, caplog: pytest.LogCaptureFixture) -> None:
-    assert settings(env) == (Limits(), OnStall.LOG)
-    assert len(caplog.records) == 1
+def test_a_senseless_setting_is_refused_by_name(env: dict) -> None:
+    with pytest.raises(BadInput, match="remedy") as caught:
+        settings(env)
+    assert next(iter(env)) in str(caught.value)
 
 
 def test_opening_and_closing_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,6 +33,8 @@ MAX_LINE = 4096
 #: Requests named in a line, and characters of an id, at most.
 MAX_WAITERS = 8
 MAX_TEXT = 64
+#: Rules listed, at most.
+MAX_RULES = 16
 #: Items of `Situation.extra`, at most.
 MAX_EXTRA = 4
 
@@ -314,7 +316,7 @@ def line(due: Due, situation: Situation, *, engine: str = "", rules: Iterable[st
         "fenced": situation.fenced,
         "quarantined": situation.quarantined,
         "in_flight": situation.steps_in_flight,
-        "rules": [_clip(r) for r in list(rules)[:MAX_WAITERS]],
+        "rules": [_clip(r, 32) for r in list(rules)[:MAX_RULES]],
     }
     if situation.trace:
         head["trace"] = _clip(situation.trace, 256)

@@ -7,7 +7,7 @@ be joined in one query.
 
 The scheduling thread only keeps plain numbers; a scrape reads them through ``source`` in the server's thread
 and builds the families then, so a scrape costs the engine nothing but the GIL. Nothing here can stop the
-engine: a missing package or a port in use is one warning.
+engine once it runs: a missing package or a port in use is one warning.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from stallproof.errors import BadInput
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -203,13 +205,13 @@ class Server:
 
 
 def port_of(rank: int, environ: Mapping[str, str] | None = None) -> int | None:
-    """Port for data-parallel rank ``rank``, None if metrics are off; ``ValueError`` if it is no port."""
+    """Port for data-parallel rank ``rank``, None if metrics are off; ``BadInput`` if it is no port."""
     text = (os.environ if environ is None else environ).get(PORT_VARIABLE, "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) + rank < 65536:
-        raise ValueError(
-            f"{PORT_VARIABLE}={text!r} with data-parallel rank {rank} is not a port (1 to 65535)"
+        raise BadInput(
+            f"{PORT_VARIABLE}={text!r} with data-parallel rank {rank}", remedy="give a port from 1 to 65535"
         )
     return int(text) + rank
 
@@ -222,15 +224,17 @@ def start(
     engine: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Server | None:
-    """Serve ``source`` if the environment asks for it; never raises, a failure is one warning.
+    """Serve ``source`` if the environment asks for it. A failure to is one warning, never an error.
+
+    Raises ``BadInput`` if the variable is no port, like every other setting of Stallproof.
 
     ``rank``: index of the data-parallel rank. ``engine``: vLLM's engine label, the rank unless given.
     """
     env = os.environ if environ is None else environ
+    port = port_of(rank, env)
+    if port is None:
+        return None
     try:
-        port = port_of(rank, env)
-        if port is None:
-            return None
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry(auto_describe=False)

@@ -2,8 +2,7 @@
 
 ``STALLPROOF_ON_STALL`` is ``log`` (default), ``dump``, ``fail_oldest`` or ``raise``. Thresholds are fields of
 :class:`~stallproof.core.stall_watch.Limits`, set as ``STALLPROOF_STALL_<FIELD>``, for example
-``STALLPROOF_STALL_EXTERNAL_S=60``. A value that makes no sense is one warning and the default: a typing error
-must not keep an engine from starting.
+``STALLPROOF_STALL_EXTERNAL_S=60``. A value that makes no sense is refused at start, like every other setting.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from stallproof.core.stall_watch import (
     StallWatch,
     line,
 )
+from stallproof.errors import BadInput
 
 log = logging.getLogger("stallproof")
 
@@ -38,22 +38,27 @@ MAX_STACKS = 200_000
 
 
 def settings(environ: Mapping[str, str] | None = None) -> tuple[Limits, OnStall]:
-    """Limits and ``on_stall`` of the environment; what cannot be used is one warning and its default."""
+    """Limits and ``on_stall`` of the environment.
+
+    Raises:
+        BadInput: a value is not usable; the message names the variable and what it accepts.
+    """
     env = os.environ if environ is None else environ
+    text = env.get(ON_STALL, "").strip().lower() or OnStall.LOG
     try:
-        on_stall = OnStall(env.get(ON_STALL, "log").strip().lower() or "log")
+        on_stall = OnStall(text)
     except ValueError:
-        log.warning("stallproof: %s=%r is none of %s; using log", ON_STALL, env[ON_STALL], ", ".join(OnStall))
-        on_stall = OnStall.LOG
+        raise BadInput(f"{ON_STALL}={text!r}", remedy=f"use one of {', '.join(OnStall)}") from None
     limits = Limits()
     for f in fields(Limits):
-        text = env.get(LIMIT + f.name.upper())
-        if text is None:
+        name = LIMIT + f.name.upper()
+        text = env.get(name, "").strip()
+        if not text:
             continue
         try:
             limits = replace(limits, **{f.name: type(getattr(limits, f.name))(text)})
         except ValueError as exc:
-            log.warning("stallproof: %s%s=%r ignored: %s", LIMIT, f.name.upper(), text, exc)
+            raise BadInput(f"{name}={text!r}: {exc}", remedy="give a number of seconds or calls") from None
     return limits, on_stall
 
 
