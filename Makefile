@@ -99,6 +99,18 @@ trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
 bench-trace: $(STAMP) ## speed of the trace checker (WORKLOAD=mooncake.jsonl for real request shapes)
 	@$(BIN)/python benchmarks/trace_speed.py --need 200000 $(if $(WORKLOAD),--workload $(WORKLOAD)) $(ARGS)
 
+.PHONY: test-upstream
+test-upstream: $(STAMP) ## vLLM's own scheduler tests, its classes against ours (VLLM=0.32.0, ARGS=--fast)
+	@$(BIN)/python tests/vllm_class/upstream/run.py $(or $(VLLM),0.32.0) $(or $(ARGS),--whole)
+
+.PHONY: bench-overhead
+bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)
+	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- benchmarks/overhead.py $(ARGS)
+
+.PHONY: rules-table
+rules-table: $(STAMP) ## generate docs/rules-by-version.md from the adapters
+	@$(BIN)/stallproof doctor --table > docs/rules-by-version.md
+
 .PHONY: lock
 lock: ## renew the lock file (needs network)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -12,12 +12,26 @@ class AllocationPart(Engine):
     """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
 
     _sp_freeing = False
+    _sp_allocate_before: Any = None
 
     def _sp_hook_allocate(self: Any) -> None:
         """Put the hook on for the rest of this call, once."""
-        if self._sp_allocate_before is None:
-            manager = self.kv_cache_manager
-            self._sp_allocate_before = self._sp_shadow.put(manager, "allocate_slots", self._sp_allocate)
+        if self._sp_allocate_before is not None:
+            return
+        call, running, refused = self._sp_call, self._sp_running, self._sp_refused
+        admit = self._sp_admit
+
+        def allocate_slots(request: Any, *args: Any, **kwargs: Any) -> Any:
+            # called once per running request: the common case first
+            if request.status is running:
+                if call.keeping:  # the loop only empties itself; do not ask the pool again
+                    return None
+                blocks = allocate(request, *args, **kwargs)
+                return blocks if blocks is not None else refused(request, args, kwargs)
+            return admit(request, args, kwargs)
+
+        allocate: Any = self._sp_shadow.put(self.kv_cache_manager, "allocate_slots", allocate_slots)
+        self._sp_allocate_before = allocate
 
     def _sp_close(self: Any) -> None:
         """A running request waits: nobody is admitted in the rest of this call."""
@@ -25,42 +39,42 @@ class AllocationPart(Engine):
             self._sp_call.closed = True
         self._sp_hook_allocate()
 
-    def _sp_allocate(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        allocate, call = self._sp_allocate_before, self._sp_call
-        if call.keeping:  # the loop only empties itself; do not ask the pool again
+    def _sp_admit(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A waiting request asks for blocks: to run, or for a load."""
+        call = self._sp_call
+        if call.keeping:
             return None
-        running = request.status is self._sp_running
-        if not running:
-            if call.closed or (call.closed_new and request.num_computed_tokens == 0):
-                self._sp_fire("NoInversion")
-                self._sp_emit("Refuse", request.request_id, -1, "closed")
-                return None
-            if self._sp_foreign:
-                self._sp_complete_arguments(kwargs)
+        if call.closed or (call.closed_new and request.num_computed_tokens == 0):
+            self._sp_fire("NoInversion")
+            self._sp_emit("Refuse", request.request_id, -1, "closed")
+            return None
+        if self._sp_foreign:
+            self._sp_complete_arguments(kwargs)
         if self._sp_at_once == request.request_id and kwargs.get("num_external_computed_tokens"):
             blocks = self._sp_allocate_quiescent(request, args, kwargs)
             if blocks is None:
                 self._sp_emit("Refuse", request.request_id, -1, "fence")
             return blocks
-        blocks = allocate(request, *args, **kwargs)
-        if blocks is not None:
-            return blocks
-        call.target = request
-        if running or not kwargs.get("delay_cache_blocks"):
-            try:
-                plan = self._sp_plan(request, args, kwargs)
-                act = plan is not None and self._sp_act
-            except Exception as exc:
-                self._sp_fault("commit", exc)
-                act = False
-            if act:
-                self._sp_evict(plan, request)
-                blocks = allocate(request, *args, **kwargs)
-                if blocks is not None:
-                    return blocks
-                self._sp_fault("commit", AssertionError(f"{plan} did not make {request.request_id} fit"))
-        self._sp_emit("Refuse", request.request_id, -1, "blocks")
-        return None
+        blocks = self._sp_allocate_before(request, *args, **kwargs)
+        return blocks if blocks is not None else self._sp_refused(request, args, kwargs)
+
+    def _sp_refused(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The pool has too few blocks: evict holders if that is sure to help."""
+        self._sp_call.target = request
+        if request.status is not self._sp_running and kwargs.get("delay_cache_blocks"):
+            return None  # a load start does not run in this call
+        try:
+            plan = self._sp_plan(request, args, kwargs)
+        except Exception as exc:
+            self._sp_fault("commit", exc)
+            return None
+        if plan is None or not self._sp_act:
+            return None
+        self._sp_evict(plan, request)
+        blocks = self._sp_allocate_before(request, *args, **kwargs)
+        if blocks is None:
+            self._sp_fault("commit", AssertionError(f"{plan} did not make {request.request_id} fit"))
+        return blocks
 
     def _sp_complete_arguments(self: Any, kwargs: dict[str, Any]) -> None:
         """A copied ``schedule()`` may lack the engine's admission tests (full fit, rule R)."""
