@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import msgspec
 from stallproof.diagnose import watch as rules
 from stallproof.diagnose.engine import STALLED
 from stallproof.diagnose.knowledge import MECHANISMS
-from stallproof.errors import BadInput, Exit
+from stallproof.errors import Exit
 
 STATE_SCHEMA = "stallproof-watch/1"
 
@@ -46,7 +48,9 @@ def _read(path: Path, url: str) -> dict[str, rules.State]:
 def _write(path: Path, url: str, engines: dict[str, rules.State]) -> None:
     # JSON has no nan: what is not known is left out
     known = {k: {f: v for f, v in msgspec.structs.asdict(e).items() if v == v} for k, e in engines.items()}
-    data = msgspec.json.encode({"schema": STATE_SCHEMA, "url": url, "mono": time.monotonic(), "engines": known})
+    data = msgspec.json.encode(
+        {"schema": STATE_SCHEMA, "url": url, "mono": time.monotonic(), "engines": known}
+    )
     tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,10 +125,12 @@ class _Watch:
 @click.option(
     "--timeout", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Seconds for one answer."
 )
+@click.option("--probe", is_flag=True, help="One poll, then exit: 1 only on a confirmed stall, else 0.")
 @click.option(
-    "--probe", is_flag=True, help="One poll, then exit: 1 only on a confirmed stall, else 0. Needs --state."
+    "--state",
+    type=click.Path(path_type=Path),
+    help="State file of --probe; default: one per URL in the temporary folder.",
 )
-@click.option("--state", type=click.Path(path_type=Path, dir_okay=False), help="State file of --probe.")
 @click.option("--polls", type=click.IntRange(1), help="Stop after this many polls.")
 @click.option("--exit-on-stall", is_flag=True, help="Stop with exit code 1 at the first confirmed stall.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per engine and poll on standard output.")
@@ -143,10 +149,8 @@ def command(
     w = _Watch(url, limits, timeout)
     if probe:
         if state is None:
-            raise BadInput(
-                "--probe needs --state FILE",
-                remedy="name a file that survives between calls, e.g. in an emptyDir",
-            )
+            digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+            state = Path(tempfile.gettempdir()) / f"stallproof-watch-{digest}.json"
         return _probe(w, state, as_json)
     said: dict[int, str] = {}
     n = 0

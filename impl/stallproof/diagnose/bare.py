@@ -253,23 +253,14 @@ def _stack_alone(eng: Engine, inst: Instance) -> Result:
     states = inst.stack_states()
     if "idle" in states and not set(states) & {"worker_wait", "dummy", "device"}:
         return Result(verdict=IDLE, why="the stack shows EngineCore waiting for work")
-    twice = inst.repeated_stack()
-    if twice is not None:
-        a, b = twice
-        return Result(
-            verdict=STALLED, why="two stacks of the same thread stand in the same place",
-            finding=found("worker_hang", "stack-twice",
-                          [Evidence(ref=a.ref, tier="B", says=", ".join(a.frames[:3])),
-                           Evidence(ref=b.ref, tier="B", says="the same frames again")], eng,
-                          rivals=[("both were taken within one long step", "the time between the two dumps")]),
-        )  # fmt: skip
+    # Two stacks in the same place prove nothing either: a busy EngineCore is nearly always found in the same wait.
     which = ", ".join(sorted(states))
     return Result(
         verdict=UNKNOWN, why=f"one stack ({which}) is one moment",
         missing=Missing(
-            what="a second stack 30 s later, or an interval of the log without tokens", command=_pyspy(inst),
+            what="an interval without tokens: the log, or two scrapes", command=_metrics(eng),
             candidate="dp_desync" if "dummy" in states else "worker_hang" if "worker_wait" in states or "device" in states else "wedge",
             rivals=[("an ordinary step", "the next stack differs"),
-                    ("a step that hangs", "the same frames again, the log shows no token in between")],
+                    ("a step that hangs", "a record or two scrapes without tokens beside it")],
         ),
     )  # fmt: skip

@@ -153,7 +153,7 @@ def shm(eng: Engine) -> Finding | None:
         ],
     )  # fmt: skip
     if first.t == first.t:
-        f.onset = (first.t - 2 * n, first.t - n)
+        f.onset = (first.t - n, first.t)
     return f
 
 
@@ -203,7 +203,8 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
         base.append(ev(q.last, _says(q.last)))
     if q.before is not None:
         base.insert(0, ev(q.before, "the last record with tokens: " + _says(q.before)))
-    onset = (q.before.t if q.before is not None else q.start, q.first.t)
+    # the last token came somewhere in the interval that the last record with tokens covers
+    onset = (q.before.t - INTERVAL if q.before is not None else q.start, q.first.t)
     if q.first.legacy and (secs < HANG or closed is not None):
         return Result(
             verdict=PROGRESSING if closed is not None else UNKNOWN,
@@ -220,11 +221,13 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
             return Result(
                 verdict=IDLE, why="the record is stale: the stack shows EngineCore waiting for work"
             )
-        hung = stack(eng, inst)
+        if s.running > 0:
+            # with nothing running the same frames show steps that schedule nothing (seen on a wedged 0.28.0)
+            hung = stack(eng, inst)
     if hung is not None:
         hung.evidence = (base + hung.evidence)[:12]
         if math.isnan(hung.onset[0]) or q.before is not None:
-            hung.onset = onset
+            hung.onset, hung.note = onset, ""
         hung.concerned = hung.concerned or _concerned(eng)
         hung.count = hung.count or s.running + max(0, s.waiting)
         return Result(verdict=STALLED, why="no token, and the step does not come back", finding=hung)

@@ -200,6 +200,9 @@ TABLE: tuple[tuple[str, bytes, re.Pattern[bytes], Extract, str], ...] = tuple(
         ("dp", b"execut", rb"unfinished[=:] ?(True|False).{0,40}execut\w*[=:] ?(False|True)",
          lambda m: {"unfinished": m[1] == b"True", "executed": m[2] == b"True"}, "C"),
         ("pause", b"setting pause state", rb"setting pause state to (\w+)", _word, "E"),
+        ("pause", b"POST /pause", rb"POST /(pause)[? ]", _word, "E"),
+        ("sleep", b"POST /sleep", rb"POST /sleep[? ]", _none, "E"),
+        ("wake", b"POST /", rb"POST /(?:resume|wake_up)[? ]", _none, "E"),
         ("pausing", b"before sleeping", rb"Waiting for in-flight requests to complete before sleeping", _none, "E"),
         ("sleep", b"fall asleep", rb"seconds to fall asleep", _none, "E"),
         ("sleep", b"leep mode freed", rb"[Ss]leep mode freed", _none, "E"),
@@ -277,12 +280,25 @@ TABLE: tuple[tuple[str, bytes, re.Pattern[bytes], Extract, str], ...] = tuple(
     )
 )  # fmt: skip
 
-#: files whose records can only be some kinds: the commonest lines skip the rest of the table
+_REQUEST = "add abort failed done engine_dead client_timeout"
+#: files whose records can only be of some kinds: the commonest lines skip the rest of the table
 _OF_FILE = {
-    name: {"add", "abort", "failed", "done", "engine_dead", "client_timeout"}
-    for name in (b"logger", b"async_llm")
+    "logger": _REQUEST,
+    "request_logger": _REQUEST,
+    "async_llm": _REQUEST,
+    "loggers": "iteration spec transfers",
+    "metrics": "spec transfers",
+    "gpu_model_runner": "compile starting crash",
+    "npu_model_runner": "compile starting crash",
+    "shm_broadcast": "shm",
+    "block_pool": "reset_held",
+    "launcher": "startup",
+    "api_server": "startup ready starting",
+    "kv_cache_utils": "capacity concurrency",
 }
-_ROWS = {name: tuple(row for row in TABLE if row[0] in kinds) for name, kinds in _OF_FILE.items()}
+_ROWS = {
+    name.encode(): tuple(row for row in TABLE if row[0] in kinds.split()) for name, kinds in _OF_FILE.items()
+}
 
 
 def observe(line: Line, ref: Callable[[], Ref]) -> Iterator[Obs]:

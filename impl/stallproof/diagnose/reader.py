@@ -26,7 +26,7 @@ Kind = Literal["lines", "kv-events", "trace"]
 
 #: source files whose records matter (base name without ``.py``), vLLM and vllm-ascend
 _FILES = frozenset(
-    b"loggers metrics core core_client scheduler async_scheduler async_llm llm_engine logger dump_input block_pool"
+    b"loggers metrics request_logger core core_client scheduler async_scheduler async_llm llm_engine logger dump_input block_pool"
     b" shm_broadcast kv_cache_utils kv_cache_manager multiproc_executor ray_executor uniproc_executor gpu_worker"
     b" coordinator backends monitor cudagraph_utils wrapper decorators launcher api_server utils"
     b" recompute_scheduler scheduler_dynamic_batch request serving_chat parallel_state llmetrics async_llm_engine"
@@ -78,7 +78,10 @@ _MARKS: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...] = (
     (b"throughput: ", _any),
     (b"vllm:", _any),
     (b"Running: ", _any),
-    (b"[vllm-ascend]", _any),
+    (b'"POST /pause', _any),
+    (b'"POST /resume', _any),
+    (b'"POST /sleep', _any),
+    (b'"POST /wake_up', _any),
     (b".cpp:", _any),
     (b"\nThread ", _any),
     (b"\nProcess ", _any),

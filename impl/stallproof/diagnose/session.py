@@ -119,18 +119,6 @@ class Instance:
                 out.setdefault(t.state, []).append(t)
         return out
 
-    def repeated_stack(self) -> tuple[Thread, Thread] | None:
-        """Two stacks of one thread, taken apart, with the same frames in a waiting state."""
-        seen: dict[tuple[int, str, str], Thread] = {}
-        for t in self.threads:
-            if t.state not in ("worker_wait", "device", "dummy"):
-                continue
-            key = (t.pid, t.process, t.name)
-            if key in seen and seen[key].frames == t.frames and t.pid:
-                return seen[key], t
-            seen[key] = t
-        return None
-
     # ------------------------------------------------------------ observations
 
     def observe(self, o: Obs, text: bytes, process: str) -> None:
@@ -397,7 +385,10 @@ class Instance:
         if last is not None:
             f.evidence.insert(0, ev(last, "the last record"))
             if last.t == last.t and last.level != "DUMP":
-                f.onset = (last.t, max(last.t, f.onset[1]) if f.onset[1] == f.onset[1] else end)
+                f.onset, f.note = (
+                    (last.t - INTERVAL, max(last.t, f.onset[1]) if f.onset[1] == f.onset[1] else end),
+                    "",
+                )
         start = last.t if last is not None else f.onset[0]
         why = "the step did not come back, or the engine is gone"
         e.interval(STALLED, start, end, last.ref if last is not None else at, at, why)

@@ -8,7 +8,6 @@ capacity, none is parked (or fetched requests wait behind the head). Everything 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
@@ -104,7 +103,10 @@ def look(c: Scrape, st: State, now: float, limits: Limits) -> Look:
     transfers = sum(
         v
         for k, v in c.values.items()
-        if k.startswith(("nixl_", "external_prefix_cache_", "kv_transfer")) and not math.isnan(v)
+        if k.startswith(("nixl_", "mooncake_", "kv_transfer"))
+        and "fail" not in k
+        and "expired" not in k
+        and v == v
     )
     cpu = c.get("process_cpu_seconds_total")
     gap = min(max(0.0, now - st.at), limits.gap) if st.at == st.at else 0.0
@@ -181,7 +183,7 @@ def look(c: Scrape, st: State, now: float, limits: Limits) -> Look:
     if s.deferred is None and st.lively is False and st.quiet < limits.load_deadline:
         return leave(UNKNOWN, "requests wait; this release does not say whether they are parked")
     if st.quiet >= limits.load_deadline and st.polls >= 2:
-        mech = "head_blocks_holders" if s.capacity else "parked"
+        mech = "held_blocks" if s.deferred == 0 else "head_blocks_holders" if s.capacity else "parked"
         return leave(STALLED, f"parked requests are past their deadline ({limits.load_deadline:.0f} s)", mech)
     return leave(
         UNKNOWN, f"parked loads may still complete: {st.quiet:.0f} s of {limits.load_deadline:.0f} s", "head_blocks_holders" if s.capacity else "parked"
@@ -194,4 +196,5 @@ def _decidable(s: Stats) -> bool:
         return False
     if s.fetch and s.fetch[2] > 0 and s.fetch[1] == 0 and s.fetch[0] == 0:
         return True
-    return s.deferred == 0
+    # Blocks held by nobody who runs or is parked may still come back from sends in flight.
+    return s.deferred == 0 and s.kv == s.kv and s.kv < 0.05
