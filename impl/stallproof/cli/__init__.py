@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "diagnose": "Say why a production engine stalled, from logs, metrics and dumps.",
     "watch": "Poll a running server's metrics and report a confirmed stall.",
     "simulate": "Run schedulers side by side on a production workload, under a virtual clock.",
+    "completion": "Print a shell's completion script.",
     "doctor": "Say what is installed and which rules would be active here.",
 }
 
@@ -42,7 +43,7 @@ class _Lazy(click.Group):
         if name not in VERBS:
             return None
         try:
-            return importlib.import_module(f"stallproof.cli.{name}").command
+            command: click.Command = importlib.import_module(f"stallproof.cli.{name}").command
         except ModuleNotFoundError as exc:
             if exc.name == f"stallproof.cli.{name}":
                 raise StallproofError(f"'{name}' is not part of this build") from exc
@@ -52,6 +53,11 @@ class _Lazy(click.Group):
                 f"'{name}' needs the Python package '{exc.name}', which is not installed\n"
                 f"  remedy: pip install 'stallproof[check,diagnose]'"
             ) from exc
+        if command.epilog is None:
+            from stallproof.cli.examples import epilog
+
+            command.epilog = epilog(name, command.help or "")
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

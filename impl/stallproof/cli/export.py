@@ -13,8 +13,6 @@ from stallproof.errors import BadInput
 @click.command(
     "export",
     short_help="Write a trace for Perfetto and Chrome's trace viewer.",
-    epilog="Examples:\n\n\b\n  stallproof export run.jsonl --perfetto run.perfetto.json"
-    "\n  then open ui.perfetto.dev or chrome://tracing and load the file",
 )
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @click.option(

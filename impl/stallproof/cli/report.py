@@ -81,9 +81,6 @@ def progress(quiet: bool) -> Iterator[Callable[[int], None]]:
 @click.command(
     "report",
     short_help="Draw a trace as one offline HTML page.",
-    epilog="Examples:\n\n\b\n  stallproof report run.jsonl"
-    "\n  stallproof report run.0.jsonl run.1.jsonl -o run.html"
-    "\n  zcat run.jsonl.gz | stallproof report - -o - > run.html",
 )
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @click.option("-o", "--output", help="File to write, - for standard output (default: TRACE.html).")
