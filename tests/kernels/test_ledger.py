@@ -32,6 +32,25 @@ def test_a_fresh_block_is_stamped_and_expected_in_the_same_step() -> None:
     assert ledger.plan(2, ["a"]).stamps == ()
 
 
+def test_a_hand_out_is_stamped_by_the_first_step_that_runs_its_holder() -> None:
+    ledger = Ledger(4)
+    ledger.alloc("a", [1])
+    assert ledger.plan(1, []).stamps == ()
+    ledger.share("b", [1])
+    assert ledger.plan(2, ["b"]).stamps == (Entry(1, tag(1, OWNED)),)
+    assert ledger.plan(3, ["a"]).stamps == ()
+
+
+def test_a_load_that_starts_calls_later_still_has_one_stamp() -> None:
+    ledger = Ledger(4)
+    ledger.alloc("a", [1])
+    ledger.plan(1, [])
+    ledger.start("a#1", "a", [1])
+    plan = ledger.plan(2, [])
+    assert plan.stamps == ()
+    assert [(j.kind, j.entries) for j in plan.now] == [("start", (Entry(1, tag(2, LOADING)),))]
+
+
 def test_a_stamp_says_what_it_must_find() -> None:
     ledger = Ledger(4)
     ledger.alloc("a", [1])
@@ -117,7 +136,7 @@ def explained(at: str, seen: int, expected: int, *, step: int = 0, job: str = ""
     ledger.read("s", "a", [1])
     ledger.free("a")
     ledger.alloc("b", [1])  # epoch 2
-    ledger.plan(2, [])
+    ledger.plan(2, ["b"])
     ledger.start("b#1", "b", [1])  # epoch 3
     ledger.free("b")  # epoch 4
     ledger.flush()

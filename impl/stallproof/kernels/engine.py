@@ -83,7 +83,7 @@ class SchedulerSanitizer:
         self.pool = scheduler.kv_cache_manager.block_pool
         self.feed = Feed(len(self.pool.blocks), cached=self._cached if settings.mode == "poison" else None)
         self._scheduler = scheduler
-        self._restore = [(name, scheduler.__dict__.get(name)) for name in ("schedule", "update_from_output")]
+        self._before = {n: scheduler.__dict__.get(n) for n in ("schedule", "update_from_output")}
         rec = getattr(scheduler, "_sp_rec", None)
         if rec is None:
             if not isinstance(scheduler, recording.RecordingMixin):
@@ -122,11 +122,7 @@ class SchedulerSanitizer:
         """Take the hooks off again."""
         from stallproof.vllm import recording
 
-        for name, before in self._restore:
-            if before is None:
-                del self._scheduler.__dict__[name]
-            else:
-                setattr(self._scheduler, name, before)
+        _put_back(self._scheduler, self._before)
         recording.close_recording(self._scheduler)
 
     def _cached(self, block: int) -> bool:
@@ -186,6 +182,8 @@ class WorkerSanitizer:
         self._step = 0
         self._found: list[Finding] = []
         self.filled = 0
+        self._runner = runner
+        self._before = {n: runner.__dict__.get(n) for n in ("execute_model", "sample_tokens")}
         execute, sample = runner.execute_model, getattr(runner, "sample_tokens", None)
 
         @functools.wraps(execute)
@@ -227,6 +225,10 @@ class WorkerSanitizer:
         self.fences.drain()
         found, self._found = self._found + self.sanitizer.collect(), []
         return found
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        _put_back(self._runner, self._before)
 
     def _close(self) -> None:
         if self._step:
@@ -277,7 +279,22 @@ def drain_worker(worker: Any) -> list[Finding]:
     return found
 
 
+def remove_worker(worker: Any) -> None:
+    """Called in every worker through ``collective_rpc``: take the hooks off."""
+    inner = getattr(worker, "worker", worker)
+    inner.stallproof_sanitizer.remove()
+    del inner.stallproof_sanitizer
+
+
 # ---------------------------------------------------------------- both
+
+
+def _put_back(target: Any, before: Mapping[str, Any]) -> None:
+    for name, value in before.items():
+        if value is not None:
+            setattr(target, name, value)
+        elif name in target.__dict__:
+            delattr(target, name)
 
 
 class EngineSanitizer:
@@ -292,9 +309,17 @@ class EngineSanitizer:
         logger.info("stallproof sanitizer: mode %s, %d blocks, %s", settings.mode, blocks, what)
 
     def finish(self) -> list[Report]:
+        """All distinct reports, the checks still open included."""
         for found in self._core.model_executor.collective_rpc(drain_worker):
             self.scheduler.found(found)
         return self.scheduler.reports
+
+    def detach(self) -> list[Report]:
+        """:meth:`finish`, then leave the engine as it was."""
+        reports = self.finish()
+        self._core.model_executor.collective_rpc(remove_worker)
+        self.scheduler.detach()
+        return reports
 
 
 def attach(core: Any, settings: SanitizeSettings | None = None) -> EngineSanitizer | None:

@@ -88,6 +88,8 @@ class World:
         self.written: set[int] = set()
         self.done: set[int] = set()
         self.outputs: dict[int, Event] = {}
+        self.content: dict[str, set[int]] = {}  # request -> blocks that a step or a load has filled
+        self.calling = False
         self.step = self.processed = self.names = 0
 
     # ------------------------------------------------------------ what the host may do
@@ -117,7 +119,7 @@ class World:
         """One scheduling call: admissions, growth, a load, then the step is dispatched."""
         if self.step - self.processed >= self.depth:
             return
-        n = self.step + 1
+        n, self.calling = self.step + 1, True
         if self.rng.random() < 0.5:
             self._admit(load=self.rng.random() < 0.5)
         running = [r for r in self.own if r not in self.parked]
@@ -135,9 +137,12 @@ class World:
         self.start_loads(building=n, zero=zero)
         self.step = n
         scheduled = [r for r in self.own if r not in self.parked and self.rng.random() < 0.8]
+        for r in scheduled:
+            self.content.setdefault(r, set()).update(self.own[r])
         plan = self.ledger.plan(n, scheduled, processed=self.processed, zero=zero)
         self.touched[n] = {e.block for e in (*plan.stamps, *plan.expect)}
         self._dispatch(plan)
+        self.calling = False
 
     def process(self) -> None:
         """The output of the oldest step reaches the scheduler; the device may still run its drafter."""
@@ -162,6 +167,7 @@ class World:
         load = self.loads.pop(job, None)
         if load:
             self.parked.discard(load.request)
+            self.content.setdefault(load.request, set()).update(load.blocks)
         elif self.rules.quarantine:
             self.free += self.orphans.pop(job).blocks
         else:
@@ -170,12 +176,12 @@ class World:
 
     def store(self) -> None:
         """A store of some request's blocks starts; it is ordered behind the steps dispatched so far."""
-        ready = [r for r in self.own if r not in self.parked and self.own[r]]
+        ready = [r for r in self.own if r not in self.parked and self.content.get(r)]
         if not ready or (self.step and not self.fences.done(self.step)):
             return
         r, job = self.rng.choice(ready), self._name("s")
-        self.reads[job] = list(self.own[r])
-        self.ledger.read(job, r, self.own[r])
+        self.reads[job] = sorted(self.content[r])
+        self.ledger.read(job, r, self.reads[job])
         self.sanitizer.jobs(self.ledger.flush()[0])
 
     def stored(self, job: str = "") -> None:
@@ -230,6 +236,7 @@ class World:
 
     def _release(self, r: str) -> None:
         blocks = self.own.pop(r)
+        self.content.pop(r, None)
         self.parked.discard(r)
         load = next((x for x in self.loads.values() if x.request == r), None)
         if load is not None:
@@ -245,11 +252,8 @@ class World:
         else:
             self.free += blocks
         self.ledger.free(r)
-        if not self._in_call():
+        if not self.calling:
             self.sanitizer.jobs(self.ledger.flush()[0])
-
-    def _in_call(self) -> bool:
-        return any(kind == "alloc" for kind, *_ in self.ledger._log)
 
     def _dispatch(self, plan: StepPlan) -> None:
         n, compute = plan.step, self.device.compute()

@@ -6,7 +6,7 @@ back as a :class:`Finding` and is explained as a :class:`Report` that names prop
 epochs.
 
 Two kinds of stamps. *Ordered*: a block handed to a request whose work is ordered with the device stream is
-stamped at the begin of the next step, on that stream. *Unordered*: a block handed to a transfer agent is
+stamped at the begin of the first step that runs the request, on that stream. *Unordered*: a block handed to a transfer agent is
 stamped before the agent may write, on no stream that the steps wait for. Every stamp says which tag it must
 find, every step is checked at its begin *and* its end, every job (load, store) at its begin and its end:
 
@@ -183,7 +183,7 @@ class Ledger:
         tags = {}
         for b in blocks:
             block = self.blocks[b]
-            # the loader's own hand-out, not yet emitted, is the same ownership: one stamp, not two
+            # the loader's own hand-out, not yet stamped, is the same ownership: one stamp, not two
             mine = ("alloc", request, b, block.tag)
             if mine in self._log:
                 self._log.remove(mine)
@@ -217,30 +217,37 @@ class Ledger:
 
     # ------------------------------------------------------------ plans
 
-    def flush(self, zero: Iterable[int] = ()) -> tuple[tuple[Job, ...], tuple[Entry, ...]]:
-        """(unordered jobs, ordered stamps) for everything that happened since the last flush.
+    def flush(
+        self, zero: Iterable[int] = (), scheduled: Iterable[str] = ()
+    ) -> tuple[tuple[Job, ...], tuple[Entry, ...]]:
+        """(unordered jobs, ordered stamps) that are due.
 
-        ``zero``: blocks that the step zeroes although no scheduled request may hold them any more. A
-        hand-out that was taken back within the call reaches no worker and is dropped, unless it is zeroed.
+        A hand-out is stamped by the first step that ``scheduled`` one of its holders: that step is the first
+        to touch it. Until then it waits; taken back, it is dropped, and handed to a load, it is part of that
+        load's stamp. ``zero``: blocks that the step zeroes, whoever holds them.
         """
-        zeroed = set(zero)
+        zeroed, runs = set(zero), set(scheduled)
         jobs: list[Job] = []
         stamps: list[Entry] = []
-        for kind, who, b, t in self._log:
+        waiting: list[tuple[str, str, int, int]] = []
+        for item in self._log:
+            kind, who, b, t = item
             block = self.blocks[b]
             if kind == "alloc":
-                if b not in zeroed and not (block.tag == t and block.holders):
-                    if block.tag == t:
-                        block.tag = block.emitted
-                    continue
-                stamps.append(Entry(b, t, block.emitted))
-                block.emitted = t
+                held = block.tag == t and bool(block.holders)
+                if b in zeroed or (held and not runs.isdisjoint(block.holders)):
+                    stamps.append(Entry(b, t, block.emitted))
+                    block.emitted = t
+                elif held:
+                    waiting.append(item)
+                elif block.tag == t:
+                    block.tag = block.emitted
             elif kind in ("start", "pool"):
                 _add(jobs, kind, who, Entry(b, t, block.emitted))
                 block.emitted = t
             else:
                 _add(jobs, kind, who, Entry(b, t))
-        self._log.clear()
+        self._log = waiting
         return tuple(jobs), tuple(stamps)
 
     def plan(
@@ -253,9 +260,10 @@ class Ledger:
         fill: Iterable[int] = (),
     ) -> StepPlan:
         """The plan of ``step``, which schedules ``requests``; each is expected to own all of its blocks."""
-        now, stamps = self.flush(zero)
+        scheduled = list(requests)
+        now, stamps = self.flush(zero, scheduled)
         expect: dict[int, tuple[int, str]] = {}
-        for r in requests:
+        for r in scheduled:
             for b, t in self._held.get(r, {}).items():
                 if not t:
                     continue  # held since before the sanitizer looked

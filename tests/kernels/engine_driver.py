@@ -1,0 +1,132 @@
+"""Runs inside an engine: one real vLLM on CPU, several phases, one JSON object.
+
+``python engine_driver.py '{"scheduler": "stock" | "stallproof", "phases": [...], ...}'``. A phase names a
+sanitizer mode and what is broken on purpose. Every phase runs the same requests, so tokens can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", STALLPROOF_CPU_ASYNC="1", OMP_NUM_THREADS="1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def engine(plan: Any, scheduler: str) -> Any:
+    from vllm import LLM
+
+    from stallproof.harness import cpu_async, tiny
+    from stallproof.harness.engine_run import Live
+
+    cpu_async.register()
+    kind = {"stock": "StockAsyncScheduler", "stallproof": "GuardedAsyncScheduler"}[scheduler]
+    llm = LLM(
+        model=str(tiny.make(Path(tempfile.gettempdir()) / f"stallproof-tiny-{os.getuid()}")),
+        skip_tokenizer_init=True, max_model_len=plan.max_model_len, num_gpu_blocks_override=plan.blocks + 1,
+        block_size=plan.block_size, max_num_seqs=plan.max_num_seqs, max_num_batched_tokens=plan.budget,
+        async_scheduling=True, enforce_eager=True, enable_prefix_caching=plan.prefix_caching,
+        scheduler_cls=f"stallproof.vllm.recording.{kind}", dtype="float32", seed=0, disable_log_stats=True,
+        kv_transfer_config={
+            "kv_connector": "MemoryConnector",
+            "kv_connector_module_path": "stallproof.harness.memory_connector",
+            "kv_role": plan.role,
+            "kv_connector_extra_config": plan.connector,
+        },
+    )  # fmt: skip
+    live = Live(llm, plan)
+    live.warm()
+    return live
+
+
+def sanitizer(live: Any, phase: dict[str, Any]) -> Any:
+    from stallproof.kernels.engine import SanitizeSettings, attach
+
+    if not phase["mode"]:
+        return None
+    made = attach(live.core, SanitizeSettings(phase["mode"], phase.get("pattern", "finite")))
+    if phase.get("poison_in_use"):  # control: the oldest request's first block is poisoned while it runs
+        feed, plain = made.scheduler.feed, made.scheduler.feed._poison
+
+        def poison() -> list[int]:
+            out, running = plain(), live.sched.running
+            if running and running[0].num_output_tokens == 3:
+                out.append(next(iter(feed.ledger.held(running[0].request_id))))
+            return out
+
+        feed._poison = poison
+    return made
+
+
+def run(live: Any, phase: dict[str, Any]) -> dict[str, Any]:
+    """All requests under pressure, every ``abort_every``-th aborted in flight."""
+    plan, name = live.plan, phase["name"]
+    live.sched.reset_prefix_cache()
+    fence = getattr(live.sched, "defer_block_free", None)
+    if phase.get("no_fence"):  # what 0.23.0 is without a fence
+        live.sched.defer_block_free = False
+    made = sanitizer(live, phase)
+    live.tokens.clear()
+    todo, finished, aborted, steps, t0 = list(live.work), set(), [], 0, time.perf_counter()
+    while (todo or live.engine.has_unfinished_requests()) and steps < plan.steps:
+        for rid, prompt, n in todo[: plan.per_step]:
+            live.add(name + rid, prompt, n, 0, load=True)
+        todo = todo[plan.per_step :]
+        finished |= live.step()
+        steps += 1
+        for rid, _, _ in live.work[plan.abort_every - 1 :: plan.abort_every] if plan.abort_every else ():
+            r = name + rid
+            if r not in aborted and r not in finished and len(live.tokens.get(r, ())) >= plan.abort_after:
+                aborted.append(r)
+                live.engine.abort_request([r])
+    live.drain()
+    seconds = time.perf_counter() - t0
+    out: dict[str, Any] = {"reports": [], "checks": 0, "filled": 0, "plans": 0, "repeated": 0}
+    if made is not None:
+        reports = made.finish()
+        inner = live.core.model_executor.driver_worker.worker.stallproof_sanitizer
+        out |= {
+            "reports": [
+                {
+                    "property": r.property, "request": r.request, "block": r.block, "step": r.step,
+                    "expected": r.expected, "seen": r.seen, "job": r.job, "line": r.line(),
+                }
+                for r in reports
+            ],
+            "checks": inner.sanitizer.checks, "filled": inner.filled, "plans": made.scheduler.steps,
+            "repeated": made.scheduler.repeated,
+        }  # fmt: skip
+        made.detach()
+    if fence is not None:
+        live.sched.defer_block_free = fence
+    cut = len(name)
+    return {
+        **phase, **out, "steps": steps, "seconds": seconds,
+        "finished": len(finished), "aborted": len(aborted),
+        "free": live.sched.kv_cache_manager.block_pool.get_num_free_blocks(),
+        "tokens": {r[cut:]: t for r, t in live.tokens.items() if r in finished and r not in aborted},
+    }  # fmt: skip
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    from stallproof.harness import memory_connector
+    from stallproof.harness.engine_run import Plan
+
+    numbers = asked.get("plan", {})
+    plan = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+    live = engine(plan, asked["scheduler"])
+    results = [run(live, {"name": f"p{i}x", **phase}) for i, phase in enumerate(asked["phases"])]
+    out = {"phases": results, "connector": memory_connector.counts}
+    Path(asked["out"]).write_text(json.dumps(out))
+    sys.stdout.flush()
+    os._exit(0)  # an engine in this process has threads that do not end by themselves
+
+
+if __name__ == "__main__":
+    main()
