@@ -10,7 +10,7 @@ CODES = (
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "check": ("stallproof check", "stallproof check --list", "stallproof check --json --no-proofs"),
     "prove": ("stallproof prove", "stallproof prove --list", "stallproof prove --assumptions"),
-    "explain": ("stallproof explain", "stallproof explain pingpong"),
+    "explain": ("stallproof explain", "stallproof explain ping-pong"),
     "engines": ("stallproof engines up 0.32.0", "stallproof engines list"),
     "run": (
         "stallproof run tests/scenarios/wedge-57841.toml --vllm 0.23.0",
