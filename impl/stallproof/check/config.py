@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stallproof.check import tools
+from stallproof.check.tlaval import ModelSet
 from stallproof.errors import BadInput
 from stallproof_model.rulesets import RULESETS
 from stallproof_model.state import Constants, constants
@@ -95,9 +96,11 @@ class Config:
 
 
 def _freeze(v: Any) -> Any:
-    """TOML has no sets: a table ``{set = [...]}`` stands for one."""
+    """TOML has no sets: ``{set = [...]}`` stands for one, ``{model = [...]}`` for one of model values."""
     if isinstance(v, dict) and set(v) == {"set"}:
         return frozenset(_freeze(x) for x in v["set"])
+    if isinstance(v, dict) and set(v) == {"model"}:
+        return ModelSet(v["model"])
     if isinstance(v, list):
         return tuple(_freeze(x) for x in v)
     return v
@@ -124,9 +127,10 @@ def load(path: Path | None = None) -> list[Config]:
                 raise BadInput(f"{name}: unknown rules {e['rules']!r}", path=path)
             mod = e.get("module", "Properties")
             defaults = modules.get(mod, {})
+            base = modules.get("Blocks", {}) if mod == "EngineContract" else defaults
             lists = ("bugs", "invariants", "properties", "without")
             entry: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in e.items()}
-            entry["constants"] = {**defaults.get("constants", {}), **e.get("constants", {})}
+            entry["constants"] = {**base.get("constants", {}), **e.get("constants", {})}
             for k in ("invariants", "properties"):
                 entry.setdefault(k, tuple(defaults.get(k, ())))
             entry.setdefault("symmetry", defaults.get("symmetry", ""))

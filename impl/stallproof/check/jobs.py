@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -48,19 +49,18 @@ def tlc_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> 
     """Check an ``ok`` configuration with TLC: all statements, liveness too if ``live``."""
     row = Row(cfg.name, "ok", "ok")
     twin = cfg.has_twin
-    invs = INVARIANTS if twin else cfg.invariants
-    props = [*(STEPS if twin else cfg.properties)]
-    if cfg.live:
-        props.append("NoStarvation" if cfg.c.Recycle else "Termination")
-    r = tlc.run(
-        cfg.module,
-        cfg.tla,
-        invariants=[x for x in invs if x not in cfg.without],
-        properties=[x for x in props if x not in cfg.without],
-        spec="FairSpec" if cfg.live else "Spec",
-        symmetry=cfg.symmetry,
-        timeout=timeout,
-    )
+    if twin:
+        live = ["NoStarvation" if cfg.c.Recycle else "Termination"] if cfg.live else []
+        r = tlc.run(
+            cfg.module,
+            cfg.tla,
+            invariants=[x for x in INVARIANTS if x not in cfg.without],
+            properties=[x for x in (*STEPS, *live) if x not in cfg.without],
+            spec="FairSpec" if cfg.live else "Spec",
+            timeout=timeout,
+        )
+    else:
+        r = tlc_once(cfg, False, timeout)
     row.result, row.distinct, row.depth, row.seconds = r.result, r.distinct, r.depth, r.seconds
     row.good = r.result == tlc.OK
     if r.result == tlc.BROKEN:
@@ -147,16 +147,34 @@ def twin_verdict(c: Any, limit: int = 60_000, without: Sequence[str] = ()) -> st
     return f"{cycle.prop} ({cycle.kind})" if cycle else ""
 
 
+_lock = threading.Lock()
+_once: dict[str, tuple[threading.Lock, list[tlc.Result]]] = {}
+
+
+def tlc_once(cfg: Config, fixed: bool, timeout: float) -> tlc.Result:
+    """All statements on ``cfg`` (or with the gap closed): many gaps share their fixed setting."""
+    constants = cfg.tla_fixed if fixed else cfg.tla
+    key = repr((cfg.module, sorted(constants.items(), key=lambda kv: kv[0]), cfg.without))
+    with _lock:
+        lock, got = _once.setdefault(key, (threading.Lock(), []))
+    with lock:
+        if not got:
+            got.append(
+                tlc.run(
+                    cfg.module,
+                    constants,
+                    invariants=[x for x in cfg.invariants if x not in cfg.without],
+                    properties=[x for x in cfg.properties if x not in cfg.without],
+                    symmetry=cfg.symmetry,
+                    timeout=timeout,
+                )
+            )
+    return got[0]
+
+
 def tlc_fixed(cfg: Config, timeout: float) -> str:
     """The statement that the closed gap still violates according to TLC; empty: none."""
-    r = tlc.run(
-        cfg.module,
-        cfg.tla_fixed,
-        invariants=[x for x in cfg.invariants if x not in cfg.without],
-        properties=[x for x in cfg.properties if x not in cfg.without],
-        symmetry=cfg.symmetry,
-        timeout=timeout,
-    )
+    r = tlc_once(cfg, True, timeout)
     if r.result == tlc.OK and r.distinct:
         return ""
     return r.error or r.result

@@ -73,8 +73,8 @@ def _value(t: str, i: int) -> tuple[Any, int]:
     return (int(x) if x.lstrip("-").isdigit() else x), m.end()
 
 
-def _record(t: str, i: int) -> tuple[dict[str, Any], int]:
-    out: dict[str, Any] = {}
+def _record(t: str, i: int) -> tuple[Record, int]:
+    out = Record()
     while True:
         m = _FIELD.match(t, i)
         if not m:
@@ -89,8 +89,8 @@ def _record(t: str, i: int) -> tuple[dict[str, Any], int]:
             raise TlaSyntaxError(f"expected ',' or ']' at {t[i : i + 40]!r}")
 
 
-def _function(t: str, i: int) -> tuple[dict[Any, Any], int]:
-    out: dict[Any, Any] = {}
+def _function(t: str, i: int) -> tuple[Record, int]:
+    out = Record()
     while True:
         key, i = _value(t, i)
         m = _PAIR.match(t, i)
@@ -106,8 +106,21 @@ def _function(t: str, i: int) -> tuple[dict[Any, Any], int]:
             raise TlaSyntaxError(f"expected '@@' or ')' at {t[i : i + 40]!r}")
 
 
+class Record(dict[Any, Any]):
+    """A record or function that may be an element of a set."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+class ModelSet(tuple[str, ...]):
+    """Names of TLC model values; together they are the value of one constant."""
+
+
 def show(v: Any) -> str:
     """A Python value as TLA+ text: str, bool, int, tuple/list (sequence), set (set)."""
+    if isinstance(v, ModelSet):
+        return "{" + ", ".join(v) + "}"
     if isinstance(v, bool):
         return "TRUE" if v else "FALSE"
     if isinstance(v, str):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stallproof.check import tools
-from stallproof.check.tlaval import parse, show
+from stallproof.check.tlaval import ModelSet, parse, show
 from stallproof.errors import Unsupported
 
 OK = "ok"
@@ -101,15 +101,26 @@ def read(text: str) -> Result:
             r.loop_to = int(g.group(1)) if g else None
         elif kind == "1" and code not in (2121, 2264, 2268, 2401) and r.error is None:
             r.error = " ".join(body.split())[:600]
+    syntax = re.search(r"\*\*\* ?(?:Parse Error|Errors)[^\n]*\n(.{0,400})", text, re.S)
+    if r.result == BROKEN and syntax:
+        r.error = " ".join(syntax.group(1).split())
     if r.result == BROKEN and r.error is None:
         tail = [line for line in text.splitlines() if line.strip() and not line.startswith("@!@")]
         r.error = " | ".join(tail[-3:])[:600] or "no output"
     return r
 
 
+def model_values(constants: Mapping[str, Any]) -> list[str]:
+    """All TLC model values that ``constants`` use."""
+    return [x for v in constants.values() if isinstance(v, ModelSet) for x in v]
+
+
 def module(name: str, extends: str, constants: Mapping[str, Any], extra: str = "") -> str:
     """Text of the model module: one definition per constant."""
-    lines = [f"---- MODULE {name} ----", f"EXTENDS {extends}"]
+    lines = [f"---- MODULE {name} ----", f"EXTENDS {extends}, TLC"]
+    models = model_values(constants)
+    if models:
+        lines += ["CONSTANTS " + ", ".join(models), f"Symmetry == Permutations({{{', '.join(models)}}})"]
     lines += [f"c_{k} == {show(v)}" for k, v in constants.items()]
     return "\n".join([*lines, extra, "====", ""])
 
@@ -143,7 +154,9 @@ def run(
             shutil.copy(f, d)
         (d / "jtmp").mkdir()
         (d / "MC.tla").write_text(module("MC", extends, constants, definitions))
-        cfg = ["CONSTANTS", *(f"  {k} <- c_{k}" for k in constants), f"SPECIFICATION {spec}"]
+        cfg = ["CONSTANTS", *(f"  {k} <- c_{k}" for k in constants)]
+        cfg += [f"  {x} = {x}" for x in model_values(constants)]
+        cfg += [f"SPECIFICATION {spec}"]
         if symmetry:
             cfg.append(f"SYMMETRY {symmetry}")
         if invariants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -24,21 +25,33 @@ from stallproof.check import config, jobs, tools
 from stallproof.check.jobs import Job, Row
 from stallproof.errors import BadInput, Exit
 
+_PROVE = "import json, dataclasses, stallproof_proofs as p; print(json.dumps([dataclasses.asdict(r) for r in p.run()]))"
 
-def _proof_rows() -> list[Row]:
+
+def _proof_rows(timeout: float) -> list[Row]:
     """The Z3 proofs as rows; absence of the package is a failed row, not silence."""
     started = time.monotonic()
     if not find_spec("stallproof_proofs") or not find_spec("z3"):
         return [Row("proofs", "proof", "proved", "broken", note="stallproof_proofs or z3 is not installed")]
-    import stallproof_proofs
+    # A process of its own: the solver can be stopped, and does not share an interpreter with the rest.
+    try:
+        p = subprocess.run(
+            [sys.executable, "-c", _PROVE], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        results = json.loads(p.stdout) if p.returncode == 0 else []
+        why = p.stderr.strip().splitlines()[-1:] or ["no output"]
+    except subprocess.TimeoutExpired:
+        results, why = [], [f"no verdict after {timeout:.0f} s"]
+    except ValueError as exc:
+        results, why = [], [str(exc)]
+    if not results:
+        return [Row("proofs", "proof", "proved", "broken", note=why[0])]
+    from stallproof_proofs.result import Result
 
-    if not hasattr(stallproof_proofs, "run"):
-        return [Row("proofs", "proof", "proved", "broken", note="stallproof_proofs has no run()")]
     rows = []
-    for r in stallproof_proofs.run():
+    for doc in results:
+        r = Result(**doc)
         rows.append(Row(r.name, r.kind, r.expected, r.status, seconds=r.seconds, good=r.ok, note=r.detail))
-    if not rows:
-        return [Row("proofs", "proof", "proved", "broken", note="no obligation was checked")]
     bad = [r for r in rows if not r.good]
     proved = sum(r.kind == "obligation" for r in rows)
     total = Row(
@@ -118,7 +131,7 @@ def command(
     tools.java(), tools.jar()
     todo = jobs.jobs(chosen, timeout)
     if not names and not no_proofs:
-        todo.append(Job("proofs", "proof", "proved", _proof_rows, cost=10**9))
+        todo.append(Job("proofs", "proof", "proved", lambda: _proof_rows(timeout), cost=10**9))
     started = time.monotonic()
     rows = _run(todo, workers, quiet=as_json)
     order = {c.name: i for i, c in enumerate(chosen)}
