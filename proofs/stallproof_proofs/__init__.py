@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["assumptions", "obligations", "run"]
 
 
-def run(progress: Callable[[int, int, Result], None] | None = None, only: Sequence[str] = ()) -> list[Result]:
+def run(
+    progress: Callable[[int, int, Result], None] | None = None,
+    only: Sequence[str] = (),
+    thorough: bool = False,
+) -> list[Result]:
     """Check every obligation and every guard-removed twin.
 
     ``progress(done, total, result)`` is called after each one. ``only`` selects by exact name, by
-    theory, or by shell pattern (``*/InFlightSafe*``). A result is in order iff ``result.ok``;
+    theory, or by shell pattern (``*/InFlightSafe*``). ``thorough``
+    looks again, for every obligation, for something that makes it fail, instead of naming what the last
+    thorough run found. A result is in order iff ``result.ok``;
     ``unknown`` never is. Raises :class:`stallproof.errors.BadInput` if ``only`` selects nothing.
     """
     from stallproof_proofs.runner import run as _run
 
-    return _run(progress, only)
+    return _run(progress, only, thorough)
 
 
 def obligations(only: Sequence[str] = ()) -> list[Obligation]:

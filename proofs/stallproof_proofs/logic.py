@@ -8,7 +8,8 @@ the pre-state: a verification condition needs no frame axioms, and the same acti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -73,6 +74,8 @@ class Action:
     updates: Mapping[str, Callable[..., Expr]]
     params: tuple[Any, ...] = ()
     source: str = ""  # operator of the specification or of the engine that it stands for
+    #: for each sum among the variables: the one element whose term changes
+    actors: Mapping[str, Any] = field(default_factory=dict)
 
     def enabled(self, drop: Iterable[str] = ()) -> list[Bool]:
         gone = set(drop)
@@ -127,3 +130,41 @@ def zmax(a: Any, b: Any) -> Any:
 
 def zmin(a: Any, b: Any) -> Any:
     return z3.If(a <= b, a, b)
+
+
+class Grounder:
+    """Terms in a finite universe: each quantifier becomes a conjunction or disjunction over its elements.
+
+    ``universe`` maps a sort to its elements. Quantifiers over other sorts raise KeyError.
+    """
+
+    def __init__(self, universe: Mapping[Any, Sequence[Expr]]) -> None:
+        self.universe = universe
+        self._done: dict[int, Expr] = {}
+        self._keep: list[Expr] = []  # ids are reused once a term is gone
+
+    def __call__(self, e: Expr) -> Expr:
+        key = e.get_id()
+        if key not in self._done:
+            self._keep.append(e)
+            self._done[key] = self._ground(e)
+        return self._done[key]
+
+    def _ground(self, e: Expr) -> Expr:
+        if z3.is_quantifier(e):
+            elements = [self.universe[e.var_sort(i)] for i in range(e.num_vars())]
+            parts = [
+                self(z3.substitute_vars(e.body(), *reversed(choice)))
+                for choice in itertools.product(*elements)
+            ]
+            return z3.And(*parts) if e.is_forall() else z3.Or(*parts)
+        if not e.num_args():
+            return e
+        args = [self(a) for a in e.children()]
+        if all(a.eq(b) for a, b in zip(args, e.children(), strict=True)):
+            return e
+        if z3.is_and(e):
+            return z3.And(*args)
+        if z3.is_or(e):
+            return z3.Or(*args)
+        return e.decl()(*args)

@@ -8,9 +8,9 @@ from stallproof_proofs.theory import Theory
 
 def theories() -> list[Theory]:
     """Every theory. Importing their modules loads Z3."""
-    from stallproof_proofs.proofs import blocks
+    from stallproof_proofs.proofs import blocks, loops, order, refcount, sums
 
-    return [blocks.gate, blocks.defer]
+    return [blocks.gate, blocks.defer, refcount.theory, sums.theory, loops.theory, order.theory]
 
 
 def assumptions() -> list[Assumption]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
+import msgspec
 import z3
 
 from stallproof.errors import BadInput
@@ -53,6 +57,17 @@ def query(condition: Condition, timeout_ms: int = TIMEOUT_MS) -> tuple[Status, s
     return "unknown", solver.reason_unknown(), frozenset()
 
 
+def refute(condition: Condition, small: Callable[[Condition], Condition] | None) -> tuple[Status, str]:
+    """Look for a counterexample, in a small universe first: one that is found there is one."""
+    if small is not None:
+        status, detail, _ = query(small(condition))
+        if status == "refuted":
+            return status, detail
+        if status == "proved":
+            return "unknown", "no counterexample in a small universe"
+    return query(condition)[:2]
+
+
 def describe(model: z3.ModelRef) -> str:
     """Size of a counterexample, and its integer constants."""
     sorts = [f"{len(model.get_universe(s) or [])} {s}" for s in model.sorts()]
@@ -67,24 +82,82 @@ def describe(model: z3.ModelRef) -> str:
     return ", ".join([*sorts, *consts[:8]])
 
 
-def check(o: Obligation) -> Result:
-    """Prove or refute one obligation; for a proved one also find what would make it fail."""
-    began = time.perf_counter()
-    status, detail, used = query(o.condition())
-    fails_if: tuple[str, ...] = ()
-    if o.kind == "obligation" and status == "proved":
-        for v in o.variants:
-            if v.hypothesis and v.hypothesis not in used:
-                continue  # the proof stands without it
-            if query(v.condition())[0] == "refuted":
-                fails_if = (v.label,)
-                break
-        else:
-            status, detail = "unknown", "nothing makes it fail: the obligation says nothing"
-    return Result(o.name, o.theory, o.kind, status, o.expected, time.perf_counter() - began, detail, fails_if)
+class Hint(msgspec.Struct, omit_defaults=True):
+    """What an earlier thorough run found: hypotheses that suffice, and what makes the obligation fail.
+
+    A hint is never trusted: fewer hypotheses prove more, and a proof that fails with them is tried with all.
+    """
+
+    uses: list[str] = []
+    fails_if: str = ""
 
 
-def run(progress: Callable[[int, int, Result], None] | None = None, only: Sequence[str] = ()) -> list[Result]:
+HINTS = Path(__file__).with_name("hints.json")
+
+
+@lru_cache
+def hints() -> dict[str, Hint]:
+    return msgspec.json.decode(HINTS.read_bytes(), type=dict[str, Hint]) if HINTS.exists() else {}
+
+
+def write_hints(found: Mapping[str, Hint]) -> None:
+    """Replace the hints of the given obligations; drop those of obligations that no longer exist."""
+    known = {o.name for o in select()}
+    merged = {n: h for n, h in sorted({**hints(), **found}.items()) if n in known}
+    lines = ",\n".join(f"{json.dumps(n)}:{msgspec.json.encode(h).decode()}" for n, h in merged.items())
+    HINTS.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+    hints.cache_clear()
+
+
+def prove(o: Obligation) -> tuple[Status, str, frozenset[str]]:
+    """Query ``o``, with the hypotheses of its hint first."""
+    hyps, goal = o.condition()
+    hint = hints().get(o.name)
+    if hint and hint.uses and set(hint.uses) <= set(hyps):
+        answer = query(({n: hyps[n] for n in hint.uses}, goal), TIMEOUT_MS // 4)
+        if answer[0] == "proved":
+            return answer
+    return query((hyps, goal))
+
+
+def breaks(o: Obligation, used: Collection[str], recorded: str = "") -> str:
+    """Label of something whose removal makes ``o`` fail; empty if there is nothing.
+
+    A hypothesis that the proof does not use need not be tried: the proof stands without it.
+    """
+    tried = [v for v in o.variants if not v.hypothesis or v.hypothesis in used]
+    tried.sort(key=lambda v: v.label != recorded)
+    return next((v.label for v in tried if refute(v.condition(), o.small)[0] == "refuted"), "")
+
+
+def check(o: Obligation, thorough: bool = False) -> Result:
+    """Prove or refute one obligation; for a proved one also name what would make it fail.
+
+    A quick run takes that name from the last thorough run where looking for it again is slow.
+    """
+    began = time.process_time()
+    fails_if = ""
+    if o.kind == "obligation":
+        status, detail, used = prove(o)
+        hint = hints().get(o.name, Hint())
+        if status == "proved":
+            recorded = o.small is not None and not thorough
+            fails_if = hint.fails_if if recorded else breaks(o, used, hint.fails_if)
+            if not fails_if and not recorded:
+                status, detail = "unknown", "nothing makes it fail: the obligation says nothing"
+    else:
+        status, detail = refute(o.condition(), o.small)
+    seconds = time.process_time() - began
+    return Result(
+        o.name, o.theory, o.kind, status, o.expected, seconds, detail, (fails_if,) if fails_if else ()
+    )
+
+
+def run(
+    progress: Callable[[int, int, Result], None] | None = None,
+    only: Sequence[str] = (),
+    thorough: bool = False,
+) -> list[Result]:
     """See :func:`stallproof_proofs.run`."""
     todo = select(only)
     names = [o.name for o in todo]
@@ -93,7 +166,22 @@ def run(progress: Callable[[int, int, Result], None] | None = None, only: Sequen
         raise AssertionError(f"names of obligations are not unique: {twice}")
     results = []
     for i, o in enumerate(todo, 1):
-        results.append(check(o))
+        results.append(check(o, thorough))
         if progress:
             progress(i, len(todo), results[-1])
     return results
+
+
+def renew_hints(progress: Callable[[int, int, str], None] | None = None, only: Sequence[str] = ()) -> int:
+    """Find, for each obligation, a small set of hypotheses and a removal that breaks it; write both down."""
+    todo = [o for o in select(only) if o.kind == "obligation"]
+    found = {}
+    for i, o in enumerate(todo, 1):
+        status, _, used = prove(o)
+        if status == "proved":
+            recorded = hints().get(o.name, Hint()).fails_if
+            found[o.name] = Hint(sorted(used), breaks(o, used, recorded))
+        if progress:
+            progress(i, len(todo), o.name)
+    write_hints(found)
+    return len(found)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, State, System
+from stallproof_proofs.logic import Action, Bool, Expr, Grounder, State, System
 from stallproof_proofs.result import Assumption, Kind, Status
+from stallproof_proofs.sums import Sum, footprint
 
 #: hypotheses by name, goal
 Condition = tuple[Mapping[str, Bool], Bool]
@@ -44,6 +46,8 @@ class Obligation:
     expected: Status = "proved"
     variants: tuple[Variant, ...] = ()
     note: str = ""
+    #: the condition in a small universe, without quantifiers; tried first where a counterexample is wanted
+    small: Callable[[Condition], Condition] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,12 @@ class Inductive:
     auxiliary: Callable[[State], Mapping[str, Bool]]
     twins: Sequence[Twin] = ()
     assumptions: Sequence[Assumption] = ()
-    #: (action, conjunct) -> extra instances that the prover needs; kept empty where possible
+    #: elements per sort in the models that are tried first when a counterexample is wanted (0: no limit)
+    universe: int = 0
+    #: exact sums among the variables; each action's footprint is an obligation
+    sums: Sequence[Sum] = ()
+    #: what follows from the invariant in every state; extra instances of lemmas may be used
+    consequences: Callable[[State], Mapping[str, Bool]] | None = None
     action_statements: Callable[[State, State, Action], Mapping[str, Bool]] | None = None
 
     def invariant(self, s: State) -> dict[str, Bool]:
@@ -169,6 +178,28 @@ class Inductive:
         return {**out, **aux}
 
     def obligations(self) -> Iterator[Obligation]:
+        small = self._small() if self.universe else None
+        for o in self._obligations():
+            yield replace(o, small=small)
+
+    def _small(self) -> Callable[[Condition], Condition]:
+        """Restrict to ``universe`` elements per sort: a counterexample there is a counterexample."""
+        variables = self.system.vocabulary.vars.values()
+        sorts = {d for x in variables for d in (*x.dom, x.rng) if d.kind() == z3.Z3_UNINTERPRETED_SORT}
+        universe = {d: [z3.Const(f"{d}!{i}", d) for i in range(self.universe)] for d in sorts}
+        grounder = Grounder(universe)
+
+        def restrict(condition: Condition) -> Condition:
+            hyps, goal = condition
+            out = {n: grounder(h) for n, h in hyps.items()}
+            goal = grounder(goal)
+            for term in _terms([*out.values(), goal], sorts):
+                out[f"in universe {term}"] = z3.Or(*(term == c for c in universe[term.sort()]))
+            return out, goal
+
+        return restrict
+
+    def _obligations(self) -> Iterator[Obligation]:
         s = self.system.vocabulary.state()
         inv = self.invariant(s)
         base = {f"system {i}": h for i, h in enumerate(self.system.hypotheses(s))}
@@ -191,6 +222,14 @@ class Inductive:
             "refuted",
             note="the invariant has a model",
         )
+        for name, goal in (self.consequences(s) if self.consequences else {}).items():
+            order = [f"known {n}" for n in inv] + list(base)
+            yield Obligation(
+                f"{self.name}/invariant/{name}",
+                self.name,
+                partial(_cond, known, goal),
+                variants=tuple(Variant(f"-{n}", partial(_cond, known, goal, n), n) for n in order),
+            )
         actions = {a.name: a for a in self.system.actions(s)}
         for act in actions.values():
             hyps = {**known, **{f"guard {n}": g for n, g in act.guards.items()}}
@@ -202,6 +241,7 @@ class Inductive:
                 "refuted",
                 note="the action can be taken",
             )
+            yield from self._footprints(s, hyps, act)
             yield from self._steps(s, hyps, inv, act)
         for t in self.twins:
             yield self._twin(s, known, actions[t.action], t)
@@ -209,6 +249,24 @@ class Inductive:
     def goals(self, s: State, post: State, act: Action) -> dict[str, Bool]:
         extra = self.action_statements(s, post, act) if self.action_statements else {}
         return {**self.invariant(post), **extra}
+
+    def _footprints(self, s: State, hyps: Mapping[str, Bool], act: Action) -> Iterator[Obligation]:
+        """A sum moves by the change of its actor's term: so no other term may change."""
+        for t in self.sums:
+            goal = footprint(s, act, t)
+            if t.name in act.updates:
+                wrong = Variant("-but the actor", partial(_cond, hyps, footprint(s, act, t, exempt=False)))
+            elif z3.is_true(z3.simplify(goal.body())):
+                continue
+            else:
+                wrong = Variant("any state", partial(_cond, {}, footprint(s, act, t, exempt=False)))
+            yield Obligation(
+                f"{self.name}/{act.name}/footprint {t.name}",
+                self.name,
+                partial(_cond, hyps, goal),
+                variants=(wrong,),
+                note="what justifies the derived update of the sum",
+            )
 
     def _steps(
         self, s: State, hyps: Mapping[str, Bool], inv: Mapping[str, Bool], act: Action
@@ -261,7 +319,19 @@ class Inductive:
 
 def substituted(act: Action, **updates: Callable[..., Expr]) -> Action:
     """``act`` with some updates replaced: the usual body of a ``Twin.mutate``."""
-    return Action(act.name, act.guards, {**act.updates, **updates}, act.params, act.source)
+    return replace(act, updates={**act.updates, **updates})
 
 
 Theory = Inductive | Lemmas
+
+
+def _terms(exprs: Sequence[Expr], sorts: set[Any]) -> list[Expr]:
+    """All subterms of the given sorts."""
+    seen: dict[int, Expr] = {}
+    todo = list(exprs)
+    while todo:
+        e = todo.pop()
+        if e.get_id() not in seen:
+            seen[e.get_id()] = e
+            todo += e.children()
+    return [e for e in seen.values() if e.sort() in sorts]

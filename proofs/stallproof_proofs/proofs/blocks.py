@@ -8,6 +8,7 @@ from stallproof_proofs.logic import Action, Bool, State, exists, forall, ite
 from stallproof_proofs.result import Assumption
 from stallproof_proofs.statements.blocks import statements
 from stallproof_proofs.systems import blocks as m
+from stallproof_proofs.systems import blocks_frees as frees
 from stallproof_proofs.systems.blocks import ADMITTED, STARTED, W, b, e, j, r, x, x2
 from stallproof_proofs.theory import Inductive, Twin, substituted
 
@@ -279,7 +280,7 @@ gate = Inductive(
     "admission, the one being built included, is device done, and a synchronous load takes quiescent blocks. "
     "Any number of blocks, holders, pins, transfers, readers and steps in flight; with prefix sharing, "
     "pruning, same-call frees, aborts, failed loads, deadlines with quarantine, reports without generation.",
-    system=m.gate_loads,
+    system=frees.gate_loads,
     statements=_gate_statements,
     auxiliary=_gate,
     twins=_GATE_TWINS,
@@ -291,7 +292,7 @@ defer = Inductive(
     title="Block safety, DeferFrees",
     theorem="Fenced frees are safe for loads that start at once, if a block waits for the newest step, the "
     "one being built included, and an output is processed only after its device work is done.",
-    system=m.defer_frees,
+    system=frees.defer_frees,
     statements=statements,
     auxiliary=_defer,
     twins=_DEFER_TWINS,

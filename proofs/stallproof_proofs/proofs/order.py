@@ -1,0 +1,491 @@
+"""OneOrder: the inductive invariant behind Decreases, NoWedge, NoInversion and Drain."""
+
+from __future__ import annotations
+
+import z3
+
+from stallproof_proofs.logic import Action, Bool, State, forall, zmax
+from stallproof_proofs.result import Assumption
+from stallproof_proofs.statements import order as stated
+from stallproof_proofs.systems import order as m
+from stallproof_proofs.systems import order_steps as steps
+from stallproof_proofs.systems.order import (
+    ADMLOOP,
+    CLOSED,
+    FINISHED,
+    HEAD,
+    HELD,
+    IDLE,
+    LOADING,
+    NEW,
+    RECEIVED,
+    RUNLOOP,
+    RUNNING,
+    WAITING,
+    ZOMBIE,
+    Look,
+    at_start,
+    can_load,
+    candidate,
+    component,
+    fits,
+    is_,
+    less,
+    order,
+    q,
+    same,
+    total,
+    u,
+    v,
+)
+from stallproof_proofs.theory import Inductive, Twin, substituted
+
+
+def _shape(s: State) -> dict[str, Bool]:
+    live = is_(s, q, WAITING, LOADING, RECEIVED, HELD, RUNNING)
+    run = s.st(q) == RUNNING
+    return {
+        "numbers": forall(
+            q,
+            z3.And(
+                s.st(q) >= 0,
+                s.st(q) <= NEW,
+                s.comp(q) >= 0,
+                s.ph(q) >= 0,
+                s.ny(q) >= 0,
+                s.fl(q) >= 0,
+                s.tok(q) >= 1,
+                m.ext(q) <= s.tok(q),
+            ),
+        ),
+        "in flight": z3.And(
+            s.nfl() >= 0,
+            forall(
+                q,
+                z3.Or(
+                    s.ph(q) <= s.nfl(),
+                    z3.And(
+                        s.all(),
+                        s.mode() > HEAD,
+                        s.ph(q) <= s.nfl() + 1,
+                        run,
+                        z3.Or(s.mode() != RUNLOOP, order(q) < s.ptr()),
+                    ),
+                ),
+            ),
+        ),
+        "tokens": forall(
+            q,
+            z3.And(
+                z3.Implies(
+                    z3.Or(live, s.st(q) == NEW), z3.And(s.tok(q) < total(q), m.goal(s, q) <= total(q))
+                ),
+                z3.Implies(s.st(q) == NEW, s.ph(q) == 0),
+            ),
+        ),
+        "waiting owns nothing": forall(
+            q, z3.Implies(is_(s, q, WAITING, NEW), z3.And(s.own(q) == 0, s.comp(q) == 0))
+        ),
+        "parked": forall(
+            q,
+            z3.Implies(
+                is_(s, q, LOADING, RECEIVED, HELD),
+                z3.And(
+                    s.own(q) == m.ext(q),
+                    m.ext(q) > 0,
+                    s.ph(q) == 0,
+                    s.comp(q) <= m.ext(q),
+                    z3.Implies(s.st(q) == LOADING, z3.Not(s.noload(q))),
+                    z3.Implies(s.st(q) == HELD, s.comp(q) < s.tok(q)),
+                ),
+            ),
+        ),
+        "running": forall(
+            q,
+            z3.Implies(
+                run,
+                z3.And(
+                    s.comp(q) >= 1,
+                    s.own(q) >= s.comp(q) + Look,
+                    z3.Or(s.pf(q), s.comp(q) == m.goal(s, q) - 1),
+                ),
+            ),
+        ),
+        "prefill": forall(q, z3.Implies(s.pf(q), z3.And(run, s.ph(q) == 0, s.comp(q) < s.tok(q)))),
+        "room": forall(q, z3.Implies(s.pf(q), m.remaining(s, q) <= s.free() + s.Srun(q) + s.Sold(q))),
+        "mode": z3.And(s.mode() >= IDLE, s.mode() <= CLOSED),
+    }
+
+
+def _call(s: State) -> dict[str, Bool]:
+    inside = s.mode() != IDLE
+    t = s.tgt()
+    return {
+        "target": z3.Implies(
+            s.hast(),
+            z3.Or(
+                z3.And(s.mode() == RUNLOOP, s.budget() > 0, m.next_running(s, t)),
+                z3.And(
+                    s.mode() == ADMLOOP,
+                    s.budget() > 0,
+                    is_(s, t, WAITING, HELD),
+                    z3.Not(s.seen(t)),
+                    s.ph(t) == 0,
+                    z3.Not(can_load(s, t)),
+                    z3.Not(m.shut(s, t)),
+                    m.remaining(s, t) <= s.free() + s.Sgain(t),
+                    m.next_candidate(s, t),
+                ),
+            ),
+        ),
+        "snapshot": forall(
+            q,
+            z3.Implies(
+                inside,
+                z3.And(
+                    s.owns(q) >= 0,
+                    s.phs(q) >= 0,
+                    s.phs(q) <= s.nfls(),
+                    (s.sts(q) == WAITING) == (s.c3s(q) == 6),
+                    (s.sts(q) == LOADING) == (s.c3s(q) == 5),
+                    (s.sts(q) == RECEIVED) == (s.c3s(q) == 4),
+                    (s.sts(q) == HELD) == (s.c3s(q) == 3),
+                    (s.sts(q) == RUNNING) == z3.Or(s.c3s(q) == 2, s.c3s(q) == 7),
+                    (s.sts(q) == FINISHED) == (s.c3s(q) == 0),
+                    (s.sts(q) == ZOMBIE) == (s.c3s(q) == 1),
+                    (s.sts(q) == NEW) == (s.c3s(q) == 8),
+                ),
+            ),
+        ),
+        "head": z3.Implies(s.mode() == HEAD, z3.And(s.ptr() == 0, z3.Not(s.hast()), z3.Not(s.pre()))),
+        "spent": forall(
+            q, z3.Implies(inside, z3.And(component(s, q)[0] <= s.c1s(q), component(s, q)[1] <= s.c2s(q)))
+        ),
+        "unvisited": forall(
+            q,
+            z3.Implies(
+                z3.And(
+                    z3.Or(s.mode() == HEAD, z3.And(s.mode() == RUNLOOP, order(q) >= s.ptr())),
+                    s.st(q) == RUNNING,
+                ),
+                z3.And(
+                    s.sts(q) == RUNNING,
+                    s.c1s(q) == component(s, q)[0],
+                    s.c4s(q) == component(s, q)[3],
+                    s.ph(q) == s.phs(q),
+                ),
+            ),
+        ),
+        "where from": forall(
+            q,
+            z3.Implies(
+                inside,
+                z3.And(
+                    z3.Implies(s.st(q) == HELD, z3.Or(s.sts(q) == HELD, s.sts(q) == RECEIVED)),
+                    z3.Implies(s.st(q) == RECEIVED, s.sts(q) == RECEIVED),
+                    z3.Implies(z3.And(s.st(q) == LOADING, z3.Not(s.seen(q))), s.sts(q) == LOADING),
+                    z3.Implies(
+                        z3.And(s.sts(q) == RUNNING, z3.Not(s.pre()), s.mode() != CLOSED),
+                        z3.Or(s.st(q) == RUNNING, s.st(q) == FINISHED),
+                    ),
+                    z3.Implies(candidate(s, q), z3.Or(s.ph(q) == s.phs(q), s.sts(q) == RUNNING)),
+                ),
+            ),
+        ),
+        "no admission after a preemption": z3.Implies(s.mode() == ADMLOOP, z3.Not(s.pre())),
+        "promoted": forall(
+            q,
+            z3.Implies(
+                s.mode() > HEAD,
+                z3.And(s.st(q) != RECEIVED, z3.Implies(is_(s, q, WAITING, HELD, RUNNING), fits(s, s.tok(q)))),
+            ),
+        ),
+        # the measure inside a call
+        "lowered": z3.Implies(z3.And(inside, s.hasd()), less(component(s, s.dw()), at_start(s, s.dw()))),
+        "raised only behind": forall(
+            v,
+            z3.Implies(
+                z3.And(inside, less(at_start(s, v), component(s, v))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.hast(), order(t) < order(v))),
+            ),
+        ),
+        "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.hast())),
+        "visited prefills lowered": forall(
+            q,
+            z3.Implies(
+                z3.And(s.pf(q), z3.Or(s.mode() == ADMLOOP, z3.And(s.mode() == RUNLOOP, order(q) < s.ptr()))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) <= order(q)), z3.And(s.hast(), order(t) < order(q))),
+            ),
+        ),
+    }
+
+
+def _doors(s: State) -> dict[str, Bool]:
+    inside = s.mode() != IDLE
+    early = z3.Or(s.mode() == HEAD, s.mode() == RUNLOOP)
+    passed = z3.Or(s.given(u), s.heard(u))
+    adm = s.mode() == ADMLOOP
+    kept = z3.And(s.c1s(q) == component(s, q)[0], s.c4s(q) == component(s, q)[3])
+    return {
+        "nothing looked at yet": z3.And(
+            z3.Implies(early, z3.And(z3.Not(s.hasc()), z3.Not(s.asked()))),
+            forall(
+                q,
+                z3.And(
+                    z3.Implies(early, z3.And(z3.Not(s.seen(q)), z3.Not(s.refused(q)))),
+                    z3.Implies(
+                        z3.And(inside, s.mode() != ADMLOOP), z3.And(z3.Not(s.given(q)), z3.Not(s.heard(q)))
+                    ),
+                ),
+            ),
+        ),
+        "refused seen": forall(
+            q, z3.Implies(z3.And(adm, s.refused(q)), z3.And(s.seen(q), s.hasc(), order(s.cw()) <= order(q)))
+        ),
+        "scan is ahead": forall(
+            u,
+            v,
+            z3.Implies(z3.And(inside, passed, candidate(s, v)), z3.And(s.own(v) == 0, order(u) < order(v))),
+        ),
+        "refuser seen": z3.Implies(z3.And(adm, s.hasc()), s.seen(s.cw())),
+        "passed seen": forall(u, z3.Implies(z3.And(inside, passed), s.seen(u))),
+        "door behind passed": forall(
+            u, z3.Implies(z3.And(inside, passed, s.hasc()), order(u) < order(s.cw()))
+        ),
+        "runner visited": forall(
+            q,
+            z3.Implies(
+                z3.And(
+                    z3.Or(adm, z3.And(s.mode() == RUNLOOP, order(q) < s.ptr())),
+                    s.st(q) == RUNNING,
+                    s.sts(q) == RUNNING,
+                    s.phs(q) == 0,
+                ),
+                z3.Not(kept),
+            ),
+        ),
+        "looked at": forall(
+            q,
+            z3.Implies(
+                z3.And(adm, stated.live_at_start(s, q), z3.Not(candidate(s, q))),
+                z3.Or(
+                    z3.Not(same(component(s, q), at_start(s, q))),
+                    s.phs(q) > 0,
+                    s.sts(q) == LOADING,
+                    s.refused(q),
+                    z3.And(s.hasc(), order(s.cw()) < order(q)),
+                ),
+            ),
+        ),
+    }
+
+
+def _wedge(s: State) -> dict[str, Bool]:
+    inside = s.mode() != IDLE
+    quiet = z3.And(inside, z3.Not(s.acted()))
+    idle = z3.And(
+        s.nfls() == 0, forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE)), z3.Not(s.asked())
+    )
+    return {
+        "quiet": z3.Implies(
+            quiet, z3.And(s.budget() > 0, z3.Not(s.hast()), z3.Not(s.all()), z3.Not(s.pre()))
+        ),
+        "quiet keeps": forall(
+            q,
+            z3.Implies(
+                quiet,
+                z3.And(
+                    s.own(q) == s.owns(q),
+                    z3.Or(s.st(q) == s.sts(q), z3.And(s.sts(q) == RECEIVED, s.st(q) == HELD)),
+                ),
+            ),
+        ),
+        "call keeps flight": z3.Implies(inside, z3.And(s.nfl() == s.nfls(), forall(q, s.ph(q) >= s.phs(q)))),
+        "quiet in flight": forall(q, z3.Implies(quiet, s.ph(q) == s.phs(q))),
+        "idle call runs nothing": z3.Implies(
+            z3.And(quiet, idle),
+            z3.And(
+                s.mode() != CLOSED,
+                z3.Not(s.hasc()),
+                forall(q, z3.Implies(z3.And(s.st(q) == RUNNING, s.mode() == RUNLOOP), order(q) >= s.ptr())),
+                forall(q, z3.Implies(s.mode() == ADMLOOP, z3.And(s.st(q) != RUNNING, z3.Not(s.seen(q))))),
+            ),
+        ),
+    }
+
+
+def auxiliary(s: State) -> dict[str, Bool]:
+    return {**_shape(s), **_call(s), **_doors(s), **_wedge(s)}
+
+
+def _chunk_fits_only(s: State, a: Action) -> Action:
+    """Admission without full fit: only the first chunk has to fit."""
+    grab = zmax(s.comp(m.r0) + m.n0 + Look - s.own(m.r0), 0)
+    return Action(a.name, {**a.guards, "full_fit": grab <= s.free()}, a.updates, a.params)
+
+
+def _any_victim(s: State, a: Action) -> Action:
+    """Commit may evict any parked holder, requests ahead of the target included."""
+    parked = z3.And(is_(s, m.v0, RECEIVED, HELD), s.own(m.v0) > 0, m.v0 != m.r0)
+    return Action(a.name, {**a.guards, "behind": parked}, a.updates, a.params)
+
+
+def _late_token_dropped(s: State, a: Action) -> Action:
+    """StaleOutput = dropped: a preempted request loses the tokens of its steps in flight."""
+    return steps.rederived(s, a, m.v0, ph=lambda w: z3.If(w == m.v0, 0, s.ph(w)))
+
+
+def _admissions_go_on(s: State, a: Action) -> Action:
+    """A waiting request does not close the call's admissions."""
+    return substituted(a, mode=lambda: z3.IntVal(ADMLOOP))
+
+
+def _loads_again(s: State, a: Action) -> Action:
+    """After its deadline the request may load again."""
+    return substituted(a, noload=s.noload)
+
+
+def _fails_for_ever(s: State, a: Action) -> Action:
+    return substituted(a, fl=s.fl)
+
+
+def _not_yet_for_ever(s: State, a: Action) -> Action:
+    return substituted(a, ny=s.ny)
+
+
+def _load_without_test(s: State, a: Action) -> Action:
+    return Action(
+        a.name, {n: g for n, g in a.guards.items() if n not in ("enough", "rule_R")}, a.updates, a.params
+    )
+
+
+def _quarantine_lost(s: State, a: Action) -> Action:
+    return substituted(a, free=s.free)
+
+
+def _door_stays_open(s: State, a: Action) -> Action:
+    return substituted(a, hasc=s.hasc, cw=s.cw)
+
+
+TWINS = [
+    Twin(
+        "StartLoad",
+        "rule_R",
+        "raised only behind",
+        note="rule R: with a chunk cap, loads starve a running prefill",
+    ),
+    Twin("StartLoad", "not_shut", "NoInversion", note="a refusal closes nothing"),
+    Twin("StartLoad", "next", "scan is ahead", note="non-holders out of scheduling order"),
+    Twin("StartLoad", "any_blocks", "Conservation", _load_without_test),
+    Twin("NotYet", "finite", "lowered", _not_yet_for_ever, note="endless not-yet: needs a deadline"),
+    Twin(
+        "Admit", "full_fit", "raised only behind", _chunk_fits_only, note="chunked prefill without full fit"
+    ),
+    Twin("Admit", "room", "room", _chunk_fits_only, note="full fit is what makes a self-preemption paid for"),
+    Twin("Admit", "not_shut", "NoInversion"),
+    Twin("Admit", "not_stale", "prefill", note="re-admitted before its late token arrived"),
+    Twin(
+        "AdmEvict", "sure", "target", note="eviction that does not make its target run (#40968 as proposed)"
+    ),
+    Twin("AdmEvict", "any_victim", "raised only behind", _any_victim, note="victims ahead of their target"),
+    Twin("RunEvict", "any_victim", "raised only behind", _any_victim),
+    Twin(
+        "Preempt",
+        "youngest",
+        "raised only behind",
+        note="running list in order of admission: the victim is not the youngest",
+    ),
+    Twin("Preempt", "dropped", "spent", _late_token_dropped, note="late tokens dropped"),
+    Twin("SelfPreempt", "youngest", "raised only behind"),
+    Twin("SelfPreempt", "short", "raised only behind"),
+    Twin("Wait", "in_flight", "idle call runs nothing", note="patience with nothing in flight: a wedge"),
+    Twin("Wait", "closes", "visited prefills lowered", _admissions_go_on),
+    Twin("Skip", "nothing", "runner visited"),
+    Twin("Serve", "enough", "Conservation"),
+    Twin("Serve", "next", "visited prefills lowered"),
+    Twin("LoopEnd", "all_visited", "visited prefills lowered"),
+    Twin("LoopEnd", "no_preemption", "no admission after a preemption"),
+    Twin("HeadEnd", "rejected", "promoted", note="Feasible is not tested again"),
+    Twin("Refuse", "door", "refused seen", _door_stays_open, note="NoInversion removed"),
+    Twin("Refuse", "short", "idle call runs nothing", note="refused although it fits"),
+    Twin("Dispatch", "over", "NoWedge"),
+    Twin("Dispatch", "over", "EvictCoupled"),
+    Twin("XferFail", "finite", "Decreases", _fails_for_ever, note="a load that fails for ever"),
+    Twin("Expire", "no_second_load", "Decreases", _loads_again, note="loads again after its deadline"),
+    Twin("LateDone", "free", "Conservation", _quarantine_lost, note="quarantine is never released"),
+    Twin("Deliver", "goes_on", "tokens"),
+    Twin("Pop", "delivered", "in flight"),
+]
+
+ASSUMPTIONS = (
+    Assumption(
+        "late_tokens",
+        "contract",
+        "The late output of a preempted request is delivered (StaleOutput = delivered), or "
+        "requests with a step in flight are not taken as victims.",
+        ("order",),
+        "gap configurations of the model",
+    ),
+    Assumption(
+        "finite_answers",
+        "contract",
+        "A connector says not yet, and fails a load, finitely often per request (deadlines make it so).",
+        ("order",),
+    ),
+    Assumption(
+        "zero_need_parked",
+        "scope",
+        "Not in theory order: streaming sessions, grammar wait, pause, sharing (counts treat a "
+        "block as one unit), max_num_seqs, dropped late tokens.",
+        ("order",),
+    ),
+    Assumption(
+        "lexicographic",
+        "glue",
+        "The lexicographic order on vectors of natural numbers of a fixed finite length is well-founded. With"
+        " Decreases: a closed system takes finitely many actions that change more than patience and "
+        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished "
+        "(Termination).",
+        ("order",),
+    ),
+    Assumption(
+        "finite_requests",
+        "glue",
+        "At any time finitely many requests have arrived, so sums over requests exist.",
+        ("order",),
+    ),
+    Assumption(
+        "starvation_glue",
+        "glue",
+        "NoStarvation from the obligations. Let o be the oldest unfinished request. Decreases says that its "
+        "component never rises, so it changes finitely often. While it does not change: its own load and its "
+        "own late tokens come (environment); otherwise Drain says that no non-holder behind it is served or "
+        "asked, so the set of holders does not grow and, on o and those holders, every call that acts lowers "
+        "the measure; by NoWedge some call acts as long as o is unfinished and nothing is pending. So o's "
+        "component changes. Induction along the order gives every request with finitely many requests ahead "
+        "of it.",
+        ("order",),
+    ),
+)
+
+theory = Inductive(
+    name="order",
+    title="OneOrder: measure, wedge freedom, fairness",
+    theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
+    "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
+    "not-yet answers. Decreases: the vector of components (tokens not committed, answers and loads "
+    "left, phase, prefill left), in scheduling order, goes down lexicographically in every call that "
+    "acts and in every action between calls, or stays and steps in flight or quarantine go down. So "
+    "Termination holds with chunked prefill, and the component of a request never rises because of "
+    "requests behind it, however many arrive. NoWedge, NoInversion, Drain and PreemptPaid complete "
+    "NoStarvation.",
+    system=steps.system,
+    statements=stated.statements,
+    auxiliary=auxiliary,
+    action_statements=stated.action_statements,
+    consequences=stated.consequences,
+    sums=m.SUMS,
+    twins=TWINS,
+    assumptions=ASSUMPTIONS,
+    universe=3,
+)

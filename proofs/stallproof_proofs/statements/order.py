@@ -1,0 +1,118 @@
+"""Conservation, Decreases, NoInversion, NoWedge and what NoStarvation needs, for the rules of OneOrder."""
+
+from __future__ import annotations
+
+import z3
+
+from stallproof_proofs.logic import Action, Bool, State, forall
+from stallproof_proofs.systems.order import (
+    ADMLOOP,
+    FINISHED,
+    HELD,
+    IDLE,
+    LOADING,
+    RECEIVED,
+    RUNNING,
+    WAITING,
+    ZOMBIE,
+    Blocks,
+    at_start,
+    component,
+    less,
+    order,
+    q,
+    r0,
+    remaining,
+    same,
+    u,
+    v,
+    victim,
+)
+
+
+def live_at_start(s: State, r: z3.ExprRef) -> Bool:
+    return z3.Or(*(s.sts(r) == x for x in (WAITING, LOADING, RECEIVED, HELD, RUNNING)))
+
+
+def statements(s: State) -> dict[str, Bool]:
+    """What holds in every state, inside a call too.
+
+    Conservation  free + owned + quarantined = pool; nothing is negative
+    NoLeak        a finished request owns nothing
+    NoInversion   no request that held no block is given any ahead of which one was refused in the call
+    Drain         a non-holder is served, or its connector asked, only if every request ahead of it was
+                  served too, waits for its own load, or waits for its own late token
+    """
+    behind = z3.And(z3.Or(s.given(u), s.heard(u)), order(v) < order(u), live_at_start(s, v))
+    served = z3.Or(z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING)
+    return {
+        "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
+        "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
+        "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
+        "NoInversion": forall(
+            u, v, z3.Implies(z3.And(s.mode() != IDLE, s.given(u), s.refused(v)), order(u) < order(v))
+        ),
+        "Drain": forall(u, v, z3.Implies(z3.And(s.mode() != IDLE, behind), served)),
+    }
+
+
+def consequences(s: State) -> dict[str, Bool]:
+    """What follows in every state.
+
+    EvictCoupled.go  while the target of an eviction is not admitted, it fits or there is one more victim, so
+                     the loop goes on to its admission
+    """
+    return {
+        "EvictCoupled.go": z3.Implies(
+            z3.And(s.hast(), s.mode() == ADMLOOP),
+            z3.Or(remaining(s, s.tgt()) <= s.free(), z3.Exists([q], victim(s, q, s.tgt()))),
+        ),
+    }
+
+
+def lexicographic(s: State, t: State, *, from_start: bool) -> Bool:
+    """The oldest request whose measure changed has gone down (so the vector in scheduling order did)."""
+    old = (lambda w: at_start(s, w)) if from_start else (lambda w: component(s, w))
+    changed = lambda w: z3.Not(same(component(t, w), old(w)))  # noqa: E731
+    first = forall(u, z3.Implies(order(u) < order(v), z3.Not(changed(u))))
+    return forall(v, z3.Implies(z3.And(changed(v), first), less(component(t, v), old(v))))
+
+
+#: Actions between calls that lower the last components of the measure (steps in flight, loads in quarantine)
+#: and leave every request's component as it is, or lower.
+QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Patience"}
+
+
+def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
+    """What holds of steps.
+
+    Decreases     every call, and every action between calls, lowers the vector of components in scheduling
+                  order, or leaves it and lowers what comes after it (steps in flight, loads in quarantine);
+                  a call that does neither changes nothing but the patience fields
+    NoWedge       unfinished work and nothing pending outside: the call acts, or a connector said not yet
+    EvictCoupled  a call does not end while a target of an eviction is not running
+    PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
+                  ahead of it has blocks (held or in quarantine)
+    """
+    out: dict[str, Bool] = {}
+    if a.name == "Dispatch":
+        nothing_outside = z3.And(
+            s.nfls() == 0, forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE)), z3.Not(s.asked())
+        )
+        unfinished = z3.Exists([q], live_at_start(s, q))
+        changed = z3.Exists([q], z3.Not(same(component(t, q), at_start(s, q))))
+        out["Decreases"] = lexicographic(s, t, from_start=True)
+        out["Decreases.strict"] = z3.Implies(z3.Or(s.moved(), s.all()), changed)
+        out["NoWedge"] = z3.Implies(z3.And(nothing_outside, unfinished), s.acted())
+        out["EvictCoupled"] = z3.Not(s.hast())
+    elif "between_calls" in a.guards:
+        out["Decreases"] = lexicographic(s, t, from_start=False)
+        if a.name not in QUIET:
+            out["Decreases.strict"] = z3.Exists([q], z3.Not(same(component(t, q), component(s, q))))
+    if a.name == "SelfPreempt":
+        out["PreemptPaid"] = z3.Implies(s.pf(r0), s.Sold(r0) > 0)
+    if a.name in ("Preempt", "RunEvict", "AdmEvict"):
+        out["PreemptPaid"] = order(t.tgt()) < order(a.params[1])
+    if a.name == "Admit":
+        out["FullFit"] = remaining(t, r0) <= t.free()
+    return out

@@ -1,0 +1,600 @@
+"""The micro-steps of a scheduling call under OneOrder, and what happens between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import z3
+
+from stallproof_proofs.logic import Action, Bool, Expr, State, System, forall, ite, zmax, zmin
+from stallproof_proofs.sums import below, members, moved, positive
+from stallproof_proofs.systems.order import (
+    ADMLOOP,
+    BEHIND,
+    CLOSED,
+    FINISHED,
+    GAIN,
+    HEAD,
+    HELD,
+    IDLE,
+    LOADING,
+    NEW,
+    OLDER,
+    OWN,
+    PREFILL,
+    RECEIVED,
+    RESERVED,
+    RUNLOOP,
+    RUNNING,
+    SUMS,
+    WAITING,
+    ZOMBIE,
+    Blocks,
+    Cap,
+    Look,
+    Patience,
+    can_load,
+    candidate,
+    chunk,
+    component,
+    ext,
+    fits,
+    flag,
+    goal,
+    is_,
+    n0,
+    need,
+    next_candidate,
+    next_running,
+    order,
+    q,
+    r0,
+    remaining,
+    shut,
+    start_budget,
+    total,
+    u,
+    v0,
+    victim,
+    vocabulary,
+)
+
+Updates = Mapping[str, Callable[..., Expr]]
+
+
+def at(s: State, r: Expr, **values: Any) -> dict[str, Callable[..., Expr]]:
+    """Per-request variables changed for ``r`` only."""
+    return {n: (lambda w, n=n, x=x: ite(w == r, x, getattr(s, n)(w))) for n, x in values.items()}
+
+
+def mark(s: State, var: str, r: Expr) -> dict[str, Callable[..., Expr]]:
+    return {var: lambda w: z3.Or(getattr(s, var)(w), w == r)}
+
+
+def const(**values: Any) -> dict[str, Callable[..., Expr]]:
+    return {n: partial(_lift, x) for n, x in values.items()}
+
+
+def _lift(x: Any) -> Expr:
+    return z3.BoolVal(x) if isinstance(x, bool) else x if z3.is_expr(x) else z3.IntVal(x)
+
+
+def _lower(s: State, r: Expr) -> dict[str, Callable[..., Expr]]:
+    """Ghost: remember the oldest request known to have gone down in this call."""
+    keep = z3.And(s.hasd(), order(s.dw()) < order(r))
+    return {"dw": lambda: ite(keep, s.dw(), r), "hasd": lambda: z3.BoolVal(True)}
+
+
+def _sacrifice(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
+    """``w`` gives its blocks up for ``r0``, which the loop now has to serve."""
+    return {
+        **_give_up(s, w, st=z3.IntVal(WAITING)),
+        **const(hast=True, tgt=r0, moved=True, acted=True),
+        "hasd": lambda: z3.And(s.hasd(), s.dw() != w),
+    }
+
+
+def _act(
+    s: State,
+    name: str,
+    actor: Expr,
+    guards: Mapping[str, Bool],
+    updates: Updates,
+    source: str,
+    params: tuple[Any, ...] = (),
+) -> Action:
+    return moved(s, Action(name, guards, updates, params or (actor,), source), actor, SUMS)
+
+
+def rederived(s: State, a: Action, actor: Expr, **updates: Callable[..., Expr]) -> Action:
+    """``a`` with some updates replaced and the sums derived again; for twins."""
+    own = {n: x for n, x in {**a.updates, **updates}.items() if n not in {t.name for t in SUMS}}
+    return moved(s, Action(a.name, a.guards, own, a.params, a.source), actor, SUMS)
+
+
+def _take(s: State, r: Expr, extra: Mapping[str, Any]) -> dict[str, Callable[..., Expr]]:
+    """``Grab`` and ``TakeStep``: blocks for ``n0`` tokens; a token is committed iff the rest is scheduled."""
+    grab = zmax(s.comp(r) + n0 + Look - s.own(r), 0)
+    whole = n0 == goal(s, r) - s.comp(r)
+    prefill = extra.get("pf", s.pf(r))
+    extra = {n: x for n, x in extra.items() if n != "pf"}
+    return {
+        **at(
+            s,
+            r,
+            own=s.own(r) + grab,
+            comp=s.comp(r) + n0,
+            ph=s.ph(r) + ite(whole, 1, 0),
+            **extra,
+            pf=z3.And(z3.Not(whole), prefill),
+        ),
+        **const(free=s.free() - grab, budget=s.budget() - n0, all=True, moved=True, acted=True, hast=False),
+        **_lower(s, r),
+    }
+
+
+def _give_up(s: State, w: Expr, **extra: Any) -> dict[str, Callable[..., Expr]]:
+    """``Release`` of everything ``w`` holds."""
+    return {
+        **at(s, w, own=z3.IntVal(0), comp=z3.IntVal(0), pf=z3.BoolVal(False), **extra),
+        **const(free=s.free() + s.own(w)),
+    }
+
+
+def run_loop(s: State) -> list[Action]:
+    here = {"in_loop": s.mode() == RUNLOOP, "budget": s.budget() > 0, "next": next_running(s, r0)}
+    mine = z3.Implies(s.hast(), s.tgt() == r0)
+    askable = {
+        "tokens_left": goal(s, r0) < total(r0),
+        "something": goal(s, r0) - s.comp(r0) > 0,
+        "fits": fits(s, goal(s, r0)),
+    }
+    refused = {**here, **askable, "mine": mine, "short": need(s, r0) > s.free()}
+    past = const(ptr=order(r0) + 1)
+    return [
+        _act(
+            s,
+            "Serve",
+            r0,
+            {**here, **askable, "mine": mine, "enough": need(s, r0) <= s.free(), "chunk": n0 == chunk(s, r0)},
+            {**_take(s, r0, {}), **past},
+            "RunLoop: TakeStep and Grab",
+            (r0, n0),
+        ),
+        Action(
+            "Skip",
+            {**here, "free_hands": z3.Not(s.hast()), "nothing": z3.Not(z3.And(*askable.values()))},
+            past,
+            (r0,),
+            "RunLoop: nothing to schedule for r",
+        ),
+        _act(
+            s,
+            "RunEvict",
+            v0,
+            {**refused, "sure": need(s, r0) <= s.free() + s.Sgain(r0), "behind": victim(s, v0, r0)},
+            _sacrifice(s, v0),
+            "RunLoop: CommitEvict (rule E)",
+            (r0, v0),
+        ),
+        _act(
+            s,
+            "Preempt",
+            v0,
+            {
+                **refused,
+                "youngest": z3.And(
+                    s.st(v0) == RUNNING, forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(v0)))
+                ),
+                "other": v0 != r0,
+            },
+            {**_sacrifice(s, v0), **const(pre=True)},
+            "RunLoop: Preempt",
+            (r0, v0),
+        ),
+        _act(
+            s,
+            "SelfPreempt",
+            r0,
+            {**refused, "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0)))},
+            {
+                **_give_up(s, r0, st=z3.IntVal(WAITING)),
+                **const(hast=False, moved=True, acted=True, mode=CLOSED),
+                **_lower(s, r0),
+                **mark(s, "refused", r0),
+            },
+            "RunLoop: the last victim is the request itself",
+        ),
+        Action(
+            "Wait",
+            {
+                **refused,
+                "free_hands": z3.Not(s.hast()),
+                "patience": s.pat() < Patience,
+                "in_flight": s.nfl() > 0,
+            },
+            {**const(mode=CLOSED), **mark(s, "refused", r0)},
+            (r0,),
+            "RunLoop: patience; closes the call's admissions",
+        ),
+        Action(
+            "LoopEnd",
+            {
+                "in_loop": s.mode() == RUNLOOP,
+                "budget": s.budget() > 0,
+                "free_hands": z3.Not(s.hast()),
+                "all_visited": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) < s.ptr())),
+                "no_preemption": z3.Not(s.pre()),
+            },
+            const(mode=ADMLOOP),
+            (),
+            "RunLoop returns, AdmLoop begins",
+        ),
+    ]
+
+
+def adm_loop(s: State) -> list[Action]:
+    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0}
+    scan = {**here, "next": next_candidate(s, r0), "free_hands": z3.Not(s.hast())}
+    seen = mark(s, "seen", r0)
+    given = {"given": lambda w: z3.Or(s.given(w), z3.And(w == r0, s.own(r0) == 0))}
+    askable = {
+        "ready": is_(s, r0, WAITING, HELD),
+        "not_stale": s.ph(r0) == 0,
+        "not_shut": z3.Not(shut(s, r0)),
+    }
+    runs = {**askable, "no_load": z3.Not(can_load(s, r0))}
+    loads = {**askable, "load": can_load(s, r0)}
+    return [
+        _act(
+            s,
+            "NotYet",
+            r0,
+            {**scan, **loads, "answers_left": s.ny(r0) > 0},
+            {
+                **at(s, r0, ny=s.ny(r0) - 1),
+                **seen,
+                **mark(s, "heard", r0),
+                **const(moved=True, asked=True),
+                **_lower(s, r0),
+            },
+            "AdmLoop: the connector says not yet",
+        ),
+        _act(
+            s,
+            "StartLoad",
+            r0,
+            {**scan, **loads, "enough": ext(r0) <= s.free(), "rule_R": ext(r0) + s.Sres() <= s.free()},
+            {
+                **at(s, r0, own=ext(r0), comp=ext(r0), st=z3.IntVal(LOADING)),
+                **const(free=s.free() - ext(r0), moved=True, acted=True),
+                **seen,
+                **given,
+                **_lower(s, r0),
+            },
+            "AdmLoop: StartLoad",
+        ),
+        _act(
+            s,
+            "Admit",
+            r0,
+            {
+                **here,
+                **runs,
+                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "full_fit": remaining(s, r0) <= s.free(),
+                "chunk": n0 == chunk(s, r0),
+                "some": n0 > 0,
+            },
+            {**_take(s, r0, {"st": z3.IntVal(RUNNING), "pf": z3.BoolVal(True)}), **seen, **given},
+            "AdmLoop: Admit",
+            (r0, n0),
+        ),
+        _act(
+            s,
+            "AdmEvict",
+            v0,
+            {
+                **here,
+                **runs,
+                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "short": remaining(s, r0) > s.free(),
+                "sure": remaining(s, r0) <= s.free() + s.Sgain(r0),
+                "behind": victim(s, v0, r0),
+            },
+            _sacrifice(s, v0),
+            "AdmLoop: CommitEvict",
+            (r0, v0),
+        ),
+        Action(
+            "Refuse",
+            {
+                **scan,
+                **askable,
+                "short": ite(
+                    can_load(s, r0), ext(r0) + s.Sres() > s.free(), remaining(s, r0) > s.free() + s.Sgain(r0)
+                ),
+            },
+            {
+                **seen,
+                **mark(s, "refused", r0),
+                "hasc": lambda: z3.BoolVal(True),
+                "cw": lambda: ite(z3.And(s.hasc(), order(s.cw()) < order(r0)), s.cw(), r0),
+            },
+            (r0,),
+            "AdmLoop: Refuse",
+        ),
+        Action(
+            "Pass",
+            {**scan, "cannot": z3.Or(is_(s, r0, LOADING, RECEIVED), s.ph(r0) > 0, shut(s, r0))},
+            seen,
+            (r0,),
+            "AdmLoop: loading, late token, or the door is shut",
+        ),
+    ]
+
+
+def call_frame(s: State) -> list[Action]:
+    c = component
+    head = {"head": s.mode() == HEAD}
+    return [
+        Action(
+            "Begin",
+            {"idle": s.mode() == IDLE, "budget": start_budget > 0},
+            {
+                **const(
+                    mode=HEAD,
+                    ptr=0,
+                    budget=start_budget,
+                    hast=False,
+                    moved=False,
+                    acted=False,
+                    asked=False,
+                    hasd=False,
+                    hasc=False,
+                    all=False,
+                    pre=False,
+                    nfls=s.nfl(),
+                ),
+                "heard": lambda w: z3.BoolVal(False),
+                "seen": lambda w: z3.BoolVal(False),
+                "refused": lambda w: z3.BoolVal(False),
+                "given": lambda w: z3.BoolVal(False),
+                "c1s": lambda w: c(s, w)[0],
+                "c2s": lambda w: c(s, w)[1],
+                "c3s": lambda w: c(s, w)[2],
+                "c4s": lambda w: c(s, w)[3],
+                "sts": lambda w: s.st(w),
+                "owns": lambda w: s.own(w),
+                "phs": lambda w: s.ph(w),
+            },
+            (start_budget,),
+            "schedule() entered",
+        ),
+        _act(
+            s,
+            "Promote",
+            r0,
+            {**head, "received": s.st(r0) == RECEIVED},
+            {
+                **at(s, r0, st=z3.IntVal(HELD), comp=zmin(s.comp(r0), s.tok(r0) - 1)),
+                **const(moved=True),
+                **_lower(s, r0),
+            },
+            "PromoteAll: before the loops, whatever the budget",
+        ),
+        _act(
+            s,
+            "Reject",
+            r0,
+            {
+                **head,
+                "live": is_(s, r0, WAITING, RECEIVED, HELD, RUNNING),
+                "infeasible": z3.Not(fits(s, s.tok(r0))),
+            },
+            {**_give_up(s, r0, st=z3.IntVal(FINISHED)), **const(moved=True, acted=True), **_lower(s, r0)},
+            "RejectInfeasible",
+        ),
+        Action(
+            "HeadEnd",
+            {
+                **head,
+                "promoted": forall(q, s.st(q) != RECEIVED),
+                "rejected": forall(q, z3.Implies(is_(s, q, WAITING, HELD, RUNNING), fits(s, s.tok(q)))),
+            },
+            const(mode=RUNLOOP),
+            (),
+            "PromoteAll and RejectInfeasible are through",
+        ),
+        Action(
+            "Dispatch",
+            {
+                "in_call": z3.And(s.mode() != IDLE, s.mode() != HEAD),
+                "over": z3.Or(
+                    s.mode() == CLOSED,
+                    s.budget() <= 0,
+                    z3.And(
+                        s.mode() == RUNLOOP,
+                        s.pre(),
+                        forall(q, z3.Implies(s.st(q) == RUNNING, order(q) < s.ptr())),
+                    ),
+                    z3.And(s.mode() == ADMLOOP, forall(q, z3.Not(candidate(s, q)))),
+                ),
+            },
+            const(mode=IDLE, nfl=s.nfl() + ite(s.all(), 1, 0)),
+            (),
+            "Dispatch",
+        ),
+    ]
+
+
+def between_calls(s: State) -> list[Action]:
+    idle = {"between_calls": s.mode() == IDLE}
+    last = z3.Or(s.tok(r0) + 1 >= total(r0), flag)
+    live = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING)}
+    return [
+        Action(
+            "Pop",
+            {**idle, "in_flight": s.nfl() > 0, "delivered": forall(q, s.ph(q) < s.nfl())},
+            const(nfl=s.nfl() - 1),
+            (),
+            "Process: the oldest step leaves",
+        ),
+        _act(
+            s,
+            "Deliver",
+            r0,
+            {**idle, **live, "in_flight": s.ph(r0) > 0, "goes_on": z3.Not(last)},
+            at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1),
+            "Deliver: a token",
+        ),
+        _act(
+            s,
+            "DeliverLast",
+            r0,
+            {**idle, **live, "in_flight": s.ph(r0) > 0, "last": last},
+            {**_give_up(s, r0, st=z3.IntVal(FINISHED)), **at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1)},
+            "Deliver: the last token, or early stop",
+        ),
+        _act(
+            s,
+            "DeliverLate",
+            r0,
+            {**idle, "over": is_(s, r0, FINISHED, ZOMBIE), "in_flight": s.ph(r0) > 0},
+            at(s, r0, ph=s.ph(r0) - 1),
+            "Deliver: a token of a finished request",
+        ),
+        _act(
+            s,
+            "XferDone",
+            r0,
+            {**idle, "loading": s.st(r0) == LOADING},
+            at(s, r0, st=z3.IntVal(RECEIVED)),
+            "XferDone",
+        ),
+        _act(
+            s,
+            "XferFail",
+            r0,
+            {**idle, "loading": s.st(r0) == LOADING, "fails_left": s.fl(r0) > 0},
+            {**_give_up(s, r0, st=z3.IntVal(WAITING)), **at(s, r0, fl=s.fl(r0) - 1)},
+            "XferFail",
+        ),
+        _act(
+            s,
+            "Expire",
+            r0,
+            {**idle, "loading": s.st(r0) == LOADING},
+            at(
+                s,
+                r0,
+                st=z3.IntVal(WAITING),
+                comp=z3.IntVal(0),
+                own=z3.IntVal(0),
+                quar=s.quar(r0) + s.own(r0),
+                noload=z3.BoolVal(True),
+            ),
+            "Expire: quarantine, never loads again",
+        ),
+        _act(
+            s,
+            "LateDone",
+            r0,
+            {**idle, "quarantined": s.quar(r0) > 0},
+            {**at(s, r0, quar=z3.IntVal(0)), **const(free=s.free() + s.quar(r0))},
+            "LateDone",
+        ),
+        _act(
+            s,
+            "Abort",
+            r0,
+            {**idle, **live, "not_loading": s.st(r0) != LOADING},
+            _give_up(s, r0, st=z3.IntVal(FINISHED)),
+            "Abort",
+        ),
+        _act(
+            s,
+            "AbortLoading",
+            r0,
+            {**idle, "loading": s.st(r0) == LOADING},
+            at(s, r0, st=z3.IntVal(ZOMBIE)),
+            "Abort, load under way",
+        ),
+        _act(
+            s,
+            "XferFreed",
+            r0,
+            {**idle, "zombie": s.st(r0) == ZOMBIE},
+            _give_up(s, r0, st=z3.IntVal(FINISHED)),
+            "XferFreed",
+        ),
+        _act(s, "Arrive", r0, {**idle, "new": s.st(r0) == NEW}, at(s, r0, st=z3.IntVal(WAITING)), "Arrive"),
+        Action(
+            "Patience",
+            {**idle},
+            {"pat": lambda: z3.Int("pat!any"), "pw": lambda: flag},
+            (),
+            "pat and pw: any value",
+        ),
+    ]
+
+
+def actions(s: State) -> list[Action]:
+    return [*call_frame(s), *run_loop(s), *adm_loop(s), *between_calls(s)]
+
+
+def init(s: State) -> list[Bool]:
+    """Nothing has arrived; everything is in the pool."""
+    return [
+        forall(
+            q,
+            z3.And(
+                s.st(q) == NEW,
+                s.own(q) == 0,
+                s.comp(q) == 0,
+                s.ph(q) == 0,
+                s.quar(q) == 0,
+                z3.Not(s.pf(q)),
+                s.tok(q) >= 1,
+                s.tok(q) < total(q),
+                s.ny(q) >= 0,
+                s.fl(q) >= 0,
+            ),
+        ),
+        s.free() == Blocks,
+        s.mode() == IDLE,
+        s.nfl() == 0,
+        z3.Not(s.hast()),
+        s.Sown() == 0,
+        s.Squar() == 0,
+        s.Sres() == 0,
+        forall(q, z3.And(s.Spf(q) == 0, s.Srun(q) == 0, s.Sgain(q) == 0, s.Sold(q) == 0, ext(q) <= s.tok(q))),
+    ]
+
+
+def facts(s: State) -> list[Bool]:
+    """What holds in every state: about constants, and of exact sums (proved in theory ``sums``)."""
+    no_prefill_left_out = forall(q, z3.Implies(z3.And(s.st(q) == RUNNING, s.pf(q)), s.comp(q) < s.tok(q)))
+    return [
+        Blocks >= 1,
+        Look >= 0,
+        Cap >= 1,
+        Patience >= 0,
+        forall(q, u, z3.Implies(order(q) == order(u), q == u)),
+        forall(q, z3.And(order(q) >= 0, ext(q) >= 0, ext(q) < total(q))),
+        *(members(s, t, q) for t in SUMS),
+        z3.Implies(no_prefill_left_out, forall(u, s.Spf(u) <= s.Sres())),
+        positive(s, OWN, q),
+        positive(s, RESERVED, q),
+        positive(s, PREFILL, q, r0, but=r0),
+        positive(s, BEHIND, q, r0),
+        positive(s, OLDER, q, r0),
+        positive(s, GAIN, q, s.tgt()),
+        positive(s, GAIN, q, r0),
+        below(s, OWN, GAIN, q, (), (r0,), but=r0),
+    ]
+
+
+system = System("OneOrder", vocabulary, init, actions, "counts, GateLoads, late tokens delivered", facts)
