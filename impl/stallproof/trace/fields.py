@@ -57,6 +57,7 @@ EVENTS: dict[str, Kind] = {
     }),
     "prune": Kind("PruneOne", "KVCacheManager.remove_skipped_blocks", {
         "r": _r("NoDoubleFree"), "blocks": _blocks("blocks given up", *_OWN),
+        "upto": Field("computed tokens at which the window ends", ("Tokens",), "s.comp"),
     }),
     "fence": Kind("Release", "Scheduler.deferred_frees", {
         "r": _r("NoDoubleFree"),
@@ -220,6 +221,7 @@ NOT_COMPARED: dict[str, str] = {
     "store.blocks: one less": "which of the blocks it holds a reader reads, only the reader knows",
     "store.blocks: another block": "which of the blocks it holds a reader reads, only the reader knows",
     "store.r: another request": "a block that both requests share may be read for either",
+    "prune.upto": "an upper bound is compared; which of the window's ends is right, only the engine knows",
     "fence.step: minus 1": "any step from the last user of the block to the newest dispatched one is right",
     "load.tokens: plus 1": "a load that brings the whole prompt counts one token less",
     "load.tokens: minus 1": "a load that brings the whole prompt counts one token less",

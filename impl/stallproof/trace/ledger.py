@@ -18,6 +18,9 @@ from .ledger_state import LoadRec, Report, Req, Violation, some
 from .schema import FINISHED, RUNNING
 
 
+_NONE: set[str] = set()
+
+
 class Ledger(Snapshots):
     """Replay records; ``report`` gets each violation, and the state is repaired as well as can be."""
 
@@ -27,7 +30,7 @@ class Ledger(Snapshots):
             s.Alloc: self.alloc,
             s.Share: self.share,
             s.Free: self.free,
-            s.Prune: self.free,
+            s.Prune: self.prune,
             s.Fence: self.fence,
             s.Drain: self.drain,
             s.Pin: self.pin,
@@ -256,7 +259,9 @@ class Ledger(Snapshots):
             for r, load in list(self.loads.items()):
                 if load.mode == "sync" and load.step <= n:
                     self.ended[r] = self.loads.pop(r)
-        self._outputs(n, tok, rec.out)
+        # what step n computed for a request that is set back or ends in this record does not count
+        back = {e.r for e in rec.ev if type(e) in (s.Rewind, s.Finish)} - rec.out.keys() if rec.ev else _NONE
+        self._outputs(n, tok, rec.out, back)
         if rec.ev:
             self._apply(rec.ev)
         self._close(rec)
@@ -271,7 +276,7 @@ class Ledger(Snapshots):
                 blocks=sorted(blocks)[:8],
             )
 
-    def _outputs(self, n: int, tok: dict[str, int], out: dict[str, int]) -> None:
+    def _outputs(self, n: int, tok: dict[str, int], out: dict[str, int], back: set[str] = _NONE) -> None:
         reqs = self.reqs
         look = self.config.lookahead
         for r, k in out.items():
@@ -303,7 +308,7 @@ class Ledger(Snapshots):
             got = out.get(r, 0)
             if q.since <= n and q.st == RUNNING:
                 q.pcomp += k
-                if q.exact and not look:
+                if q.exact and not look and r not in back:
                     known = q.prompt + q.out
                     if (q.pcomp > known or (q.pcomp == known) != (got > 0)) and not q.awaits:
                         self.bad(

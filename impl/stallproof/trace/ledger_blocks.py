@@ -190,8 +190,14 @@ class Blocks(State):
         else:
             self.pool.update(blocks)
 
-    def _give(self, q: Req, e: s.Free | s.Prune | s.Fence | s.Quarantine) -> list[int]:
-        """``q`` stops holding the blocks of ``e``; returns those it really held."""
+    def _give(
+        self, q: Req, e: s.Free | s.Prune | s.Fence | s.Quarantine, last: int | None = None
+    ) -> list[int]:
+        """``q`` stops holding the blocks of ``e``; returns those it really held.
+
+        ``last``: newest step that may touch them, if it is not the newest that schedules ``q``.
+        """
+        last = q.last if last is None else last
         blocks, mine = e.blocks, q.blocks
         self.events += len(blocks) - 1
         left = len(mine) - len(blocks)
@@ -208,8 +214,8 @@ class Blocks(State):
                 self._not_owned(q, [b for b in owned if blocks.count(b) > 1])
         if not mine:
             q.hits = q.loaded = 0
-        if q.last > self.quiet:
-            self.touched.append((q.last, owned))
+        if last > self.quiet:
+            self.touched.append((last, owned))
         if self.loads:
             load = self.loads.get(q.r)
             if load is not None and not load.blocks.isdisjoint(owned):
@@ -242,10 +248,33 @@ class Blocks(State):
             blocks=odd[:8],
         )
 
-    def free(self, e: s.Free | s.Prune) -> None:
+    def free(self, e: s.Free) -> None:
         q = self.reqs.get(e.r) or self.req(e.r, "a release")
         if q is not None:
             self._drop(self._give(q, e))
+
+    def prune(self, e: s.Prune) -> None:
+        q = self.req(e.r, "a pruning")
+        if q is None:
+            return
+        if e.upto > q.comp:
+            self.bad(
+                "Tokens",
+                f"blocks of {e.r} are pruned as if {e.upto} tokens were computed",
+                field="ev.prune.upto",
+                expected=f"at most {q.comp}",
+                observed=e.upto,
+                requests=[e.r],
+                blocks=e.blocks[:8],
+            )
+        last = q.last
+        if e.upto >= 0:
+            begin = q.comp
+            for step in sorted(self.in_flight, reverse=True):
+                begin -= self.in_flight[step].get(e.r, 0)
+                if begin >= e.upto:  # this step begins behind the window's end: it reads none of them
+                    last = min(last, step - 1)
+        self._drop(self._give(q, e, last))
 
     def fence(self, e: s.Fence) -> None:
         q = self.req(e.r, "a deferred release")

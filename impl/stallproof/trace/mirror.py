@@ -10,6 +10,7 @@ readers and pins.
 from __future__ import annotations
 
 from .schema import (
+    Admit,
     Deferred,
     Drain,
     Evict,
@@ -29,6 +30,7 @@ from .schema import (
     Quarantine,
     Record,
     Recv,
+    Rewind,
     Sched,
     Snapshot,
     Start,
@@ -44,7 +46,9 @@ from .schema import (
 class Mirror:
     """Fold records (:meth:`feed`) and complete snapshots (:meth:`fill`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: bool = False) -> None:
+        self.window = window  # only then computed tokens matter
+        self.comp: dict[str, int] = {}
         self.step = self.processed = 0
         self.done = -1
         self.last: dict[str, int] = {}
@@ -64,6 +68,9 @@ class Mirror:
             self._events(record.ev)
             self.in_flight[record.step] = record.tok
             self.last.update(dict.fromkeys(record.tok, record.step))
+            if self.window:
+                for r, k in record.tok.items():
+                    self.comp[r] = self.comp.get(r, 0) + k
         elif isinstance(record, Update):
             self.processed = record.step
             self.done = max(self.done, record.done)
@@ -78,8 +85,14 @@ class Mirror:
         elif isinstance(record, Outside):
             self._events(record.ev)
 
-    def _release(self, r: str, blocks: list[int]) -> None:
+    def _release(self, r: str, blocks: list[int], upto: int = -1) -> None:
         last = self.last.get(r, 0)
+        if upto >= 0:
+            begin = self.comp.get(r, 0)
+            for step in sorted(self.in_flight, reverse=True):
+                begin -= self.in_flight[step].get(r, 0)
+                if begin >= upto:
+                    last = min(last, step - 1)
         if last > (self.done if self.done >= 0 else self.processed):
             self.touched.append((last, blocks))
         load = self.loads.get(r)
@@ -89,8 +102,12 @@ class Mirror:
     def _events(self, events: list) -> None:
         for e in events:
             kind = type(e)
-            if kind is Free or kind is Prune:
+            if kind is Free:
                 self._release(e.r, e.blocks)
+            elif kind is Prune:
+                self._release(e.r, e.blocks, e.upto)
+            elif self.window and (kind is Admit or kind is Rewind):
+                self.comp[e.r] = max(e.comp, 0)
             elif kind is Fence:
                 self._release(e.r, e.blocks)
                 self.deferred.append(Deferred(e.step, list(e.blocks)))
@@ -137,6 +154,7 @@ class Mirror:
     def forget(self, live: set[str]) -> None:
         """Drop what is kept about requests that are no longer live and in no unprocessed step."""
         self.last = {r: s for r, s in self.last.items() if r in live or s > self.processed}
+        self.comp = {r: n for r, n in self.comp.items() if r in live}
 
     def fill(self, snap: Snapshot) -> Snapshot:
         """Complete ``snap`` where the engine left a field empty; what the engine gave is kept."""

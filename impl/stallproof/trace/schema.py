@@ -90,10 +90,14 @@ class Free(_Event, tag="free", frozen=True, gc=False):
 
 
 class Prune(_Event, tag="prune", frozen=True, gc=False):
-    """Like :class:`Free`, because the blocks fell out of a sliding window."""
+    """Like :class:`Free`, because the blocks fell out of the window that ends at token ``upto``.
+
+    A step in flight that begins at or behind ``upto`` does not read them. -1: not recorded.
+    """
 
     r: Rid
     blocks: list[Block]
+    upto: int = -1
 
 
 class Fence(_Event, tag="fence", frozen=True, gc=False):

@@ -84,7 +84,7 @@ class Writer:
         self._key = key.encode() if key else b""
         self._run = run or secrets.token_hex(8)
         self._hashes: dict[str, str] = {}
-        self._mirror = Mirror()
+        self._mirror = Mirror(window=config.window > 0)
         self._buffer = bytearray(1 << 16)
         self._fd = -1
         self._part = -1

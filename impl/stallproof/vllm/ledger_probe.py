@@ -26,6 +26,7 @@ class Probe:
         self.others: Counter[int] = Counter()  # pins and deferred entries
         self.fresh: list[int] = []  # allocated within the allocate_slots call in progress
         self.shared: list[int] = []
+        self.upto = -1  # tokens computed that the pruning in progress counts the window from
         self._put_back: list[tuple[Any, str, Any]] = []
         for request in rec.s.requests.values():
             self.tables[request.request_id] = Counter(self.blocks_of(request.request_id))
@@ -168,7 +169,7 @@ class Probe:
                     self.rec.emit(T.Drain(ids) if kind == "drain" else T.Unpin(kind or "connector", ids))
                 else:
                     self.tables.setdefault(r, Counter()).subtract(ids)
-                    self.rec.emit(T.Free(r, ids) if kind == "free" else T.Prune(r, ids))
+                    self.rec.emit(T.Free(r, ids) if kind == "free" else T.Prune(r, ids, self.upto))
             return result
 
         return free_blocks
@@ -200,6 +201,8 @@ class Probe:
 
     def _remove_skipped_blocks(self, call: Any) -> Any:
         def remove_skipped_blocks(request_id: str, *a: Any, **k: Any) -> Any:
+            tokens = a[0] if a else next(iter(k.values()), -1)
+            self.upto = int(tokens)
             with self.within("prune", request_id):
                 return call(request_id, *a, **k)
 
