@@ -210,11 +210,13 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
         self._sp_arrange()
         if self._sp_has_waiting():
             if self.connector is not None:
-                self._sp_hook_connector()
+                try:
+                    self._sp_hook_connector()
+                except Exception as exc:
+                    self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
+                    self._sp_fault("connector hook", exc)
             if self._sp_foreign or self._sp_parked() or call.closed_new:
                 self._sp_hook_allocate()
-        if self._sp_rec is not None:
-            self._sp_hook_allocate()
 
     def _sp_after(self, output: Any) -> None:
         self._sp_allocate_before = None
@@ -263,8 +265,8 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
             call.waited = True
             self._sp_counts.preemptions_avoided += 1
             self._sp_close()
-            if call.target is not None:
-                self._sp_emit("Wait", call.target.request_id)
+            if can_free and self._sp_rec is not None and self._sp_rec.refused:
+                self._sp_emit("Wait", self._sp_rec.refused)
         else:
             self._sp_patience.settle()
         return wait

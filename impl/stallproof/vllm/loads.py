@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 from stallproof.core.completions import Completions, Life, Verdict
@@ -25,6 +26,7 @@ class LoadPart(Engine):
         self._sp_loads: dict[str, Load] = {}
         self._sp_generations: dict[str, int] = {}
         self._sp_async: dict[str, bool] = {}
+        self._sp_blind = 0  #: step up to which fences may be missing
         self._sp_at_once = ""  #: request whose load would start in the step being built
         self._sp_completions = Completions()
         self._sp_quarantine = Quarantine(pool.num_gpu_blocks - 1, settings.quarantine_cap)
@@ -50,6 +52,7 @@ class LoadPart(Engine):
             try:
                 self._sp_fences.raise_to((b.block_id for b in blocks), self._sp_steps.newest)
             except Exception as exc:
+                self._sp_blind = self._sp_steps.newest  # nothing is known of blocks freed up to here
                 self._sp_fault("fences", exc)
 
     # ------------------------------------------------------------ before a call
@@ -143,6 +146,8 @@ class LoadPart(Engine):
         tokens = kwargs.get("num_new_computed_tokens", 0) + kwargs.get("num_external_computed_tokens", 0)
         groups = len(self.kv_cache_config.kv_cache_groups)
         need = max(0, -(-tokens // self.block_size) * groups - len(hit_blocks))
+        if not self._sp_steps.passed(self._sp_blind):
+            return None
         block, found = queue.fake_free_list_head.next_free_block, 0
         while found < need and block is not None and block.next_free_block is not None:
             found += block.block_id not in hit_blocks and quiescent((block.block_id,))
@@ -203,9 +208,8 @@ class LoadPart(Engine):
     def _sp_load_fence(self: Any, blocks: Any) -> int:
         if self._sp_fence_new:
             return int(self._sp_steps.newest)
-        return int(
-            self._sp_fences.newest(b.block_id for group in blocks.blocks for b in group if not b.is_null)
-        )
+        ids = (b.block_id for group in blocks.blocks for b in group if not b.is_null)
+        return max(int(self._sp_fences.newest(ids)), int(self._sp_blind))
 
     # ------------------------------------------------------------ promotion
 
@@ -261,16 +265,14 @@ class LoadPart(Engine):
             "" if finished else "; the request computes its prompt here",
         )
         self._sp_emit("Expire", rid, "load")
-        lot = [
-            b
-            for group in self.kv_cache_manager.get_blocks(rid).blocks
-            for b in group
-            if not b.is_null and b.ref_cnt == 1 and b.block_hash is None
-        ]
-        for b in lot:  # our reference outlives the request's
-            b.ref_cnt += 1
+        lot = self._sp_take_out(rid)
         self._sp_quarantine.put(Lot(rid, load.gen, lot))
-        self._sp_emit("Quarantine", rid, load.gen, [b.block_id for b in lot])
+        ids = [b.block_id for b in lot]
+        if self._sp_rec is not None:
+            probe = self._sp_rec.probe
+            probe.tables.setdefault(rid, Counter()).subtract(ids)
+            probe.others.update(ids)
+        self._sp_emit("Quarantine", rid, load.gen, ids)
         self._sp_load_over(rid)
         if finished:
             still = self._sp_completions.outstanding.get(rid, set()) - {"recv"}
@@ -289,9 +291,28 @@ class LoadPart(Engine):
         self._sp_moved.append(request)
         self._sp_capacity_shrank()
 
+    def _sp_take_out(self: Any, rid: str) -> list[Any]:
+        """Blocks that the load of ``rid`` may still write, out of its table; our reference keeps them.
+
+        A null block stands in their places, as for blocks that fell out of a window.
+        """
+        null, lot = self.kv_cache_manager.block_pool.null_block, []
+        for manager in self.kv_cache_manager.coordinator.single_type_managers:
+            blocks = manager.req_to_blocks.get(rid, ())
+            for i, b in enumerate(blocks):
+                if not b.is_null and b.ref_cnt == 1 and b.block_hash is None:
+                    lot.append(b)
+                    blocks[i] = null
+        return lot
+
     def _sp_unquarantine(self: Any, lot: Lot) -> None:
-        self.kv_cache_manager.block_pool.free_blocks(lot.blocks)
-        self._sp_emit("Unquarantine", lot.rid, lot.gen, [b.block_id for b in lot.blocks])
+        pool, ids = self.kv_cache_manager.block_pool, [b.block_id for b in lot.blocks]
+        type(pool).free_blocks(pool, lot.blocks)  # past the recorder, which has a name of its own for it
+        if self._sp_steps.in_flight or self._sp_steps.building:
+            self._sp_fences.raise_to(ids, self._sp_steps.newest)
+        if self._sp_rec is not None:
+            self._sp_rec.probe.others.subtract(ids)
+        self._sp_emit("Unquarantine", lot.rid, lot.gen, ids)
 
     def reset_connector_cache(self: Any) -> bool:
         ok: bool = super().reset_connector_cache()
