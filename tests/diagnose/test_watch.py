@@ -23,6 +23,7 @@ STALL, PROG, IDLE, UNK = "stalled", "progressing", "idle or paused", "cannot tel
 def page(
     tokens: int, running: int, waiting: int, deferred: int = 0, kv: float = 0.0, *, queries: int = 0, awake: int = 1,
     fetch: tuple[int, int, int] | None = None, nixl: int = 0, by_reason: bool = True, engine: int = 0,
+    cpu: float | None = None, fds: int = 40,
 ) -> str:  # fmt: skip
     def g(name: str, value: float, label: str = "") -> str:
         return f'vllm:{name}{{engine="{engine}",model_name="m"{label}}} {value}'
@@ -38,6 +39,8 @@ def page(
                 g("num_requests_waiting_by_reason", deferred, ',reason="deferred"')]  # fmt: skip
     for stage, n in zip(("waiting_to_start", "in_progress", "completed_waiting"), fetch or (), strict=False):
         out.append(g("num_requests_kv_fetch_by_stage", n, f',stage="{stage}"'))
+    if cpu is not None:
+        out += [f"process_cpu_seconds_total {cpu}", f"process_open_fds {fds}"]
     return "\n".join(out) + "\n"
 
 
@@ -59,6 +62,9 @@ TIMELINES = [
     ("asleep with requests", [page(9, 2, 0, awake=0)] * 60, IDLE),
     ("restart of the server", [page(900, 1, 0, kv=0.1), page(0, 0, 0), page(5, 1, 0, kv=0.1)], PROG),
     ("head never fits, retried (up to 0.25.1)", [page(9, 1, 1, kv=0.4), page(12, 0, 1, queries=5), page(12, 0, 1, queries=90)], STALL),
+    ("head never fits, steps go on", [page(12, 0, 1, cpu=i) for i in range(3)], STALL),
+    ("a long step, the API server rests", [page(12, 0, 1, cpu=5 + i / 100) for i in range(9)], UNK),
+    ("a long step, requests arrive", [page(12, 0, 1, cpu=i, fds=40 + i) for i in range(9)], UNK),
     ("head never fits, a request arrives", [page(12, 0, 1), page(12, 0, 2), page(12, 0, 2)], STALL),
     ("head never fits, nothing arrives, below the bound", [page(12, 0, 1)] * 5, UNK),
     ("head never fits, nothing arrives, past the bound", [page(12, 0, 1)] * 15, STALL),
@@ -126,14 +132,16 @@ def test_any_answer(raw: bytes) -> None:
 
 class Server:
     def __init__(self) -> None:
-        self.body, self.status = "", 200
+        self.body, self.status, self.paused = "", 200, False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(outer.status)
+                known = self.path in ("/metrics", "/is_paused")
+                self.send_response(outer.status if known else 404)
                 self.end_headers()
-                self.wfile.write(outer.body.encode())
+                body = outer.body if self.path == "/metrics" else json.dumps({"is_paused": outer.paused})
+                self.wfile.write(body.encode())
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -170,6 +178,10 @@ def test_probe_confirms_only_a_stall(server: Server, tmp_path: Path) -> None:
     line = json.loads(out)
     assert line["verdict"] == STALL
     assert line["finding"]["promise"] == "Feasible"
+    server.paused = True
+    assert cli(*probe)[0] == 0
+    server.paused = False
+    assert cli(*probe)[0] == 1
     server.body = page(40, 1, 0, kv=0.1)
     assert cli(*probe)[0] == 0
 

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from stallproof.diagnose import watch as rules
-from stallproof.diagnose.engine import STALLED
+from stallproof.diagnose.engine import IDLE, STALLED
 from stallproof.diagnose.knowledge import MECHANISMS
 from stallproof.errors import Exit
 
@@ -97,10 +97,26 @@ class _Watch:
             return "the answer has no vllm: metrics"
         self.answers += 1
         now = time.monotonic()
-        return [
+        looks = [
             rules.look(c, self.states.setdefault(str(c.engine), rules.State()), now, self.limits)
             for c in scrapes[:1024]
         ]
+        if any(k.verdict == STALLED for k in looks) and (why := self.paused()):
+            for k in looks:
+                if k.verdict == STALLED:
+                    k.verdict, k.why, k.mechanism = IDLE, why, ""
+        return looks
+
+    def paused(self) -> str:
+        """Does the server say that it is paused or asleep? These end points exist in development mode only."""
+        for path, key in (("is_paused", "is_paused"), ("is_sleeping", "is_sleeping")):
+            try:
+                r = self.client.get(httpx.URL(self.url).join(f"/{path}"))
+                if r.status_code == 200 and r.json().get(key) is True:
+                    return f"/{path} says so"
+            except (httpx.HTTPError, ValueError, AttributeError):
+                continue
+        return ""
 
 
 @click.command(name="watch")

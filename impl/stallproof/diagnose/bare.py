@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Missing
 from .judge import (
+    HANG,
     LOAD_DEADLINE,
     Result,
     _metrics,
@@ -107,6 +108,26 @@ def leak_on_idle(s: Stats, eng: Engine, inst: Instance, lines: int) -> Result | 
             ),
         )  # fmt: skip
     return None
+
+
+def unanswered(s: Stats, eng: Engine, end: float) -> Result | None:
+    """Requests arrived after the engine was last seen idle, time went on, and no record shows a token since.
+
+    At INFO every interval with a token writes a record, so there was none; but a lost line would look the same.
+    """
+    gone = {i for k in ("abort", "failed", "done") for i in eng.tally.ids.get(k, {})}
+    new = [o for o in eng.tally.some.get("add", []) if o.t > s.t and o.data["id"] not in gone]
+    if not new or end - new[0].t < HANG:
+        return None
+    return Result(
+        verdict=UNKNOWN, why=f"{len(new)} requests arrived up to {end - new[0].t:.0f} s ago and no record shows a token since",
+        missing=Missing(
+            what="whether these requests run, wait, or were answered", command=_metrics(eng), candidate="wedge",
+            rivals=[("they wait and nothing is scheduled", "num_requests_waiting above 0, counters stand still"),
+                    ("they never reached the scheduler", "num_requests_* stay 0; shm_broadcast records"),
+                    ("records are missing from this log", "counters moved")],
+        ),
+    )  # fmt: skip
 
 
 def contradiction(s: Stats, eng: Engine, inst: Instance, lines: int) -> Result | None:

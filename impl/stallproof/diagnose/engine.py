@@ -93,7 +93,7 @@ class Tally:
         if len(keep) < self.KEEP:
             keep.append(o)
         rid = o.data.get("id")
-        if rid is not None:
+        for rid in o.data.get("ids", () if rid is None else (rid,)):
             per = self.ids.setdefault(k, {})
             if rid in per or len(per) < MAX_IDS:
                 per[rid] = per.get(rid, 0) + 1

@@ -221,8 +221,9 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
             return Result(
                 verdict=IDLE, why="the record is stale: the stack shows EngineCore waiting for work"
             )
-        if s.running > 0:
-            # with nothing running the same frames show steps that schedule nothing (seen on a wedged 0.28.0)
+        again = q.lines >= 2 or (q.before is not None and not q.kv_grew) or secs >= LONG_STEP
+        if s.running > 0 and again:
+            # a long prefill waits in the same frames, but its KV usage grows; with nothing running the same frames show steps that schedule nothing (seen on a wedged 0.28.0)
             hung = stack(eng, inst)
     if hung is not None:
         hung.evidence = (base + hung.evidence)[:12]
@@ -334,7 +335,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
             )  # fmt: skip
         before = q.before
         twin = before is not None and 0 <= s.waiting <= before.waiting
-        if (twin or s.level == "METRICS") and q.lines <= 2 and secs < LONG_STEP and not q.hit_moved:
+        if (twin or q.first.level == "METRICS") and q.lines <= 2 and secs < LONG_STEP and not q.hit_moved:
             return Result(
                 verdict=UNKNOWN, why="the record may show the moment between the last request and a long next step",
                 missing=Missing(what="a second look", command=_metrics(eng), candidate="wedge",

@@ -116,6 +116,15 @@ def _ids(m: re.Match[bytes]) -> dict[str, Any]:
     return {"id": m[1].decode("utf-8", "replace")[:120]}
 
 
+_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+
+
+def _requests(m: re.Match[bytes]) -> dict[str, Any]:
+    """Ids as the client knows them: newer releases add eight hex digits inside the engine."""
+    ids = [_SUFFIX.sub("", i[:120]) for i in m[1].decode("utf-8", "replace").split(",")[:200]]
+    return {"id": ids[0], "ids": ids}
+
+
 def _id_n(m: re.Match[bytes]) -> dict[str, Any]:
     return {"id": m[2].decode("utf-8", "replace")[:120], "n": int(m[1])}
 
@@ -171,12 +180,12 @@ def _pool(m: re.Match[bytes]) -> dict[str, Any]:
 TABLE: tuple[tuple[str, bytes, re.Pattern[bytes], Extract, str], ...] = tuple(
     (kind, literal, re.compile(expr), extract, tier)
     for kind, literal, expr, extract, tier in (
-        ("add", b"Added request", rb"Added request (\S{1,200}?)[.\s]*$", _ids, "E"),
-        ("add", b"Received request", rb"Received request (\S{1,200}?):? ", _ids, "E"),
-        ("abort", b"Aborted request", rb"Aborted request\(?s?\)? (\S{1,4000}?)[.\s]*$", _ids, "E"),
-        ("abort", b" aborted", rb"Request (\S{1,200}) aborted", _ids, "E"),
-        ("failed", b" failed", rb"Request (\S{1,200}) failed", _ids, "E"),
-        ("done", b"finish_reason: ", rb"Generated response (\S{1,200}?) .*finish_reason: (?!None)", _ids, "E"),
+        ("add", b"Added request", rb"Added request (\S{1,200}?)[.\s]*$", _requests, "E"),
+        ("add", b"Received request", rb"Received request (\S{1,200}?):? ", _requests, "E"),
+        ("abort", b"Aborted request", rb"Aborted request\(?s?\)? (\S{1,4000}?)[.\s]*$", _requests, "E"),
+        ("abort", b" aborted", rb"Request (\S{1,200}) aborted", _requests, "E"),
+        ("failed", b" failed", rb"Request (\S{1,200}) failed", _requests, "E"),
+        ("done", b"finish_reason: ", rb"Generated response (\S{1,200}?) .*finish_reason: (?!None)", _requests, "E"),
         (
             "iteration",
             b"Iteration(",

@@ -72,6 +72,12 @@ def _join(parts: list[tuple[Instance, float, Source]]) -> list[tuple[Instance, f
         for i, t, _ in parts
         if any(e.records and not e.scrapes for e in i.engines.values()) or i.end == i.end
     ]
+    if not logs:
+        logs = [
+            (i, t)
+            for i, t, _ in parts
+            if any(e.scrapes or e.last_scrape for e in i.engines.values()) or i.scrapes.current
+        ]
     if len(logs) != 1 or len(parts) == 1:
         return [(i, t) for i, t, _ in parts]
     main, tail = logs[0]
@@ -102,6 +108,7 @@ def _attach(main: Instance, index: int, other: object) -> None:
     if other.last_scrape is None:
         return
     s = other.last_scrape.stats()
+    s.t = NAN  # its clock is not the log's
     e = main.engine(index if index in main.engines or len(main.engines) != 1 else next(iter(main.engines)))
     if other.last_progress is not None:
         main.stats(_moved(s))

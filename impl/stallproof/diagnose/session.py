@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from . import dump as dumps
 from . import parse
-from .bare import contradiction, judge_bare, judge_scrape, leak_on_idle
+from .bare import contradiction, judge_bare, judge_scrape, leak_on_idle, unanswered
 from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Finding, Quiet, Tally
 from .judge import Result, ev, found, hang, judge_quiet, shm
 from .metrics import Scrape, Scrapes, version_hints
@@ -338,7 +338,7 @@ class Instance:
         elif e.idle is not None and self._died(e, end):
             pass
         elif e.idle is not None:
-            r = contradiction(e.idle, e, self, e.idle_lines)
+            r = contradiction(e.idle, e, self, e.idle_lines) or unanswered(e.idle, e, end)
             if r is None and e.idle.level != "METRICS":
                 r = leak_on_idle(e.idle, e, self, e.idle_lines)
             if r is not None:
