@@ -72,7 +72,8 @@ def run(live: Any, phase: dict[str, Any]) -> dict[str, Any]:
         live.sched.defer_block_free = False
     made = sanitizer(live, phase)
     live.tokens.clear()
-    todo, finished, aborted, steps, t0 = list(live.work), set(), [], 0, time.perf_counter()
+    todo, finished, aborted, steps = list(live.work), set(), [], 0
+    t0, cpu0 = time.perf_counter(), time.process_time()
     while (todo or live.engine.has_unfinished_requests()) and steps < plan.steps:
         for rid, prompt, n in todo[: plan.per_step]:
             live.add(name + rid, prompt, n, 0, load=True)
@@ -85,7 +86,7 @@ def run(live: Any, phase: dict[str, Any]) -> dict[str, Any]:
                 aborted.append(r)
                 live.engine.abort_request([r])
     live.drain()
-    seconds = time.perf_counter() - t0
+    seconds, cpu = time.perf_counter() - t0, time.process_time() - cpu0
     out: dict[str, Any] = {"reports": [], "checks": 0, "filled": 0, "plans": 0, "repeated": 0}
     if made is not None:
         reports = made.finish()
@@ -106,7 +107,7 @@ def run(live: Any, phase: dict[str, Any]) -> dict[str, Any]:
         live.sched.defer_block_free = fence
     cut = len(name)
     return {
-        **phase, **out, "steps": steps, "seconds": seconds,
+        **phase, **out, "steps": steps, "seconds": seconds, "cpu": cpu,
         "finished": len(finished), "aborted": len(aborted),
         "free": live.sched.kv_cache_manager.block_pool.get_num_free_blocks(),
         "tokens": {r[cut:]: t for r, t in live.tokens.items() if r in finished and r not in aborted},

@@ -26,8 +26,6 @@ class Feed:
         self._loads: dict[str, tuple[str, list[int], str]] = {}  # job -> (request, blocks, mode)
         self._sync: dict[str, int] = {}  # job of a synchronous load -> its step
         self._started: set[str] = set()
-        self._deferred: dict[int, list[str]] = {}  # block -> deferred entries that hold it
-        self._entries = 0
         self._fresh: set[int] = set()  # handed out since the last plan, or freed: content unreachable
         self._poisoned: set[int] = set()
 
@@ -74,17 +72,9 @@ class Feed:
                 if not ledger.held(r):  # a load that never started is cancelled thereby
                     for job in [j for j, x in self._loads.items() if x[0] == r and j not in self._started]:
                         del self._loads[job]
-            case T.Fence(r, blocks, _):
-                self._entries += 1
-                who = f"deferred {self._entries}"
-                ledger.pin(who, blocks)
-                for b in blocks:
-                    self._deferred.setdefault(b, []).append(who)
-                ledger.free(r, blocks)
+            case T.Fence(r, blocks):
+                ledger.free(r, blocks)  # as in the specification: deferred is no owner either
             case T.Drain(blocks):
-                for b in blocks:
-                    if entries := self._deferred.get(b):
-                        ledger.unpin(entries.pop(0), [b])
                 self._fresh.update(blocks)
             case T.Pin(who, blocks):
                 ledger.pin(who, blocks)

@@ -6,9 +6,10 @@ back as a :class:`Finding` and is explained as a :class:`Report` that names prop
 epochs.
 
 Two kinds of stamps. *Ordered*: a block handed to a request whose work is ordered with the device stream is
-stamped at the begin of the first step that runs the request, on that stream. *Unordered*: a block handed to a transfer agent is
-stamped before the agent may write, on no stream that the steps wait for. Every stamp says which tag it must
-find, every step is checked at its begin *and* its end, every job (load, store) at its begin and its end:
+stamped at the begin of the first step that runs the request, on that stream. *Unordered*: a block handed to
+a transfer agent is stamped before the agent may write, on no stream that the steps wait for. Every stamp says
+which tag it must find, every step is checked at its begin *and* its end, every job (load, store) at its begin
+and its end:
 
 * a step that finds an unordered stamp was in flight when the block was given away: InFlightSafe;
 * a load that finds another tag at its end lost its block: XferSafe;
@@ -187,7 +188,11 @@ class Ledger:
             mine = ("alloc", request, b, block.tag)
             if mine in self._log:
                 self._log.remove(mine)
+            others = [h for h in block.holders if h != request and not h.startswith(_PIN)]
             t = self._next(b, LOADING, "handed to", f"load {job} of {request}", job)
+            if others:
+                cause = f"load {job} of {request} writes a block that it shares"
+                self._direct.append(Report("XferSafe", others[0], b, 0, block.tag, t, "start", cause, job))
             if request in block.holders:
                 self._hold(request, b, t)
             block.writer = job
