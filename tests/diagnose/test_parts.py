@@ -105,6 +105,7 @@ def test_cut_archive_is_judged_and_said(tmp_path: Path) -> None:
     assert any("break" in n for n in report.notes)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     import tracemalloc
 

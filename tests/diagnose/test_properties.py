@@ -35,7 +35,7 @@ IDLE: list[list[str]] = [s[1] for s in SHAPES if s[2] == "idle or paused" and s[
 ]
 PAUSED = [s[1] for s in SHAPES if s[0] in NEEDS_LINE]
 HEALTHY = [
-    (f / c["file"]).read_bytes() for f, c in CASES if c["verdict"] in ("progressing", "idle or paused")
+    (f / c["file"]).read_bytes() for f, c in CASES if c["exit_ok"] == [0] and "files" not in c
 ]
 LOGS = [(f / c["file"]).read_bytes() for f, c in CASES if "files" not in c]
 FOREIGN = [

@@ -60,7 +60,32 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
     ("self pre-emption", [stats(10, 14, 1, 0, 98.0), stats(20, 3, 0, 1, 0.0), stats(30, 0, 0, 1, 0.0)], STALL, 1, "self_preempt"),
     ("finished, next one waits for a long step", [stats(10, 14, 1, 3, 98.0), stats(20, 3, 0, 2, 0.0), stats(30, 0, 0, 2, 0.0)], UNK, 2, ""),
     ("pre-empting without tokens", [BUSY, stats(20, 0, 9, 2, 99, preempt=4), stats(30, 0, 9, 2, 99, preempt=5)], STALL, 1, "livelock"),
+    (
+        "prefilled and thrown away again and again",
+        [BUSY] + [stats(20 + 10 * i, 0, 1, 0, (30, 60, 90, 2)[i % 4], level="DEBUG") for i in range(9)],
+        STALL, 1, "livelock",
+    ),
+    (
+        "one request pre-empted five times",
+        [BUSY, stats(20, 0, 3, 1, 99)] + [core(21 + i, "recompute_scheduler.py:440", "[RecomputeScheduler] Preempted request r1. running_count=3, "
+                                               "token_budget=0") for i in range(6)] + [stats(30, 0, 3, 1, 99, level="DEBUG")],
+        STALL, 1, "livelock",
+    ),
     # worker or device
+    (
+        "killed on request",
+        [BUSY, api(15, "launcher.py:254", "[shutdown] API server: shutdown triggered"),
+         core(15, "multiproc_executor.py:285", "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", "ERROR")],
+        PROG, 0, "",
+    ),
+    ("died by itself", [BUSY, core(15, "multiproc_executor.py:285", "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", "ERROR")],
+     STALL, 1, "engine_died"),
+    ("vllm-ascend record without a file tag",
+     [stats(10, 9, 0, 0, 61), "(EngineCore_DP0 pid=603) INFO 07-14 00:00:12 [vllm-ascend] [mooncake_connector] - Delaying free of 400 blocks for request r1",
+      stats(20, 0, 0, 0, 61)], IDLE, 1, "held_blocks"),
+    ("a traceback is no stack", [BUSY, stats(20, 0, 8, 2, 71.0), "Traceback (most recent call last):",
+                                 '  File "/opt/vllm/v1/engine/core.py", line 700, in run_busy_loop',
+                                 '  File "/opt/vllm/v1/executor/multiproc_executor.py", line 200, in execute_model'], UNK, 2, ""),
     (
         "RPC time-out with dump",
         [BUSY, stats(20, 0, 8, 3, 71.0),

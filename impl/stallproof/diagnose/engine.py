@@ -80,6 +80,7 @@ class Tally:
         self.some: dict[str, list[Obs]] = {}
         self.order = 0
         self.at: dict[str, int] = {}
+        self.at_first: dict[str, int] = {}
         self.ids: dict[str, dict[str, int]] = {}
 
     def add(self, o: Obs) -> None:
@@ -89,6 +90,7 @@ class Tally:
         self.first.setdefault(k, o)
         self.last[k] = o
         self.at[k] = self.order
+        self.at_first.setdefault(k, self.order)
         keep = self.some.setdefault(k, [])
         if len(keep) < self.KEEP:
             keep.append(o)
@@ -115,6 +117,7 @@ class Tally:
             self.first.setdefault(k, other.first[k])
             self.last.setdefault(k, other.last[k])
             self.at.setdefault(k, other.at[k])
+            self.at_first.setdefault(k, other.at_first[k])
             self.some.setdefault(k, list(other.some[k]))
         for k, per in other.ids.items():
             mine = self.ids.setdefault(k, {})
@@ -132,6 +135,7 @@ class Quiet:
         self.lines = 1
         self.moved = 0  # records without tokens in which KV usage differs from the one before
         self.hit_moved = 0
+        self.drops = 0
         self.stuck = 1  # records since the last move
         self.preempting = 1 if s.preempt else 0
         self.growing = 0
@@ -154,6 +158,8 @@ class Quiet:
     def _compare(self, a: Stats, b: Stats) -> None:
         kv = not math.isnan(a.kv) and not math.isnan(b.kv) and abs(a.kv - b.kv) > 0.049
         self.moved += kv
+        # blocks were given up without a token, and nobody left: a pre-emption
+        self.drops += kv and a.kv - b.kv > 20 and a.running + a.waiting <= b.running + b.waiting
         if kv or (a.running, a.waiting) != (b.running, b.waiting):
             self.stuck = 1
         if b.waiting > a.waiting and b.running == a.running and not kv:

@@ -97,7 +97,7 @@ def hang(eng: Engine, inst: Instance) -> Finding | None:
             "engine_died", "device-error", [ev(t.first["crash"], "device error")], eng, confidence="high"
         )
         return dump_evidence(f, eng, inst)
-    if t.has("engine_dead"):
+    if t.has("engine_dead") and t.at_first.get("shutdown", t.order + 1) > t.at_first["engine_dead"]:
         return dump_evidence(
             found("engine_died", "engine-dead", [ev(t.first["engine_dead"], "the engine is gone")], eng,
                   confidence="high"),
@@ -232,7 +232,10 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
         hung.concerned = hung.concerned or _concerned(eng)
         hung.count = hung.count or s.running + max(0, s.waiting)
         return Result(verdict=STALLED, why="no token, and the step does not come back", finding=hung)
-    if s.running == 0:
+    looping = _livelock(q, eng, base) if eng.self_preempt is None else None
+    if looping is not None:
+        r = looping
+    elif s.running == 0:
         r = _nothing_runs(q, eng, inst, secs, base)
     else:
         r = _something_runs(q, eng, inst, secs, base, end)
@@ -283,6 +286,24 @@ def _metrics(eng: Engine) -> str:
 def _pyspy(inst: Instance) -> str:
     pid = inst.core_pid or "$(pgrep -f EngineCore | head -1)"
     return f"py-spy dump --pid {pid} > stack.txt; stallproof diagnose THIS_LOG stack.txt"
+
+
+def _livelock(q: Quiet, eng: Engine, base: list[Evidence]) -> Result | None:
+    """Pre-emptions in several intervals without a token: counted, named, or seen as KV usage that falls."""
+    ids = eng.tally.ids.get("preempted", {})
+    rid, often = max(ids.items(), key=lambda kv: kv[1]) if ids else ("", 0)
+    if q.preempting < 2 and q.drops < 2 and (often < 5 or q.lines < 2):
+        return None
+    named = (
+        [ev(eng.tally.last["preempted"], f"{rid} was pre-empted {often} times since the last token")]
+        if often
+        else []
+    )
+    return Result(
+        verdict=STALLED, why="pre-emptions go on and no token comes out",
+        finding=found("livelock", "preempting-without-tokens", base + named, eng, confidence="high",
+                      concerned=list(ids)[:20]),
+    )  # fmt: skip
 
 
 def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence]) -> Result:
@@ -461,11 +482,6 @@ def _something_runs(
 ) -> Result:
     """Running above 0, no token for a whole interval."""
     s, t = q.last, eng.tally
-    if q.preempting >= 2:
-        return Result(
-            verdict=STALLED, why="pre-emptions go on and no token comes out",
-            finding=found("livelock", "preempting-without-tokens", base, eng, confidence="high"),
-        )  # fmt: skip
     if (q.kv_grew or q.moved) and q.stuck <= 2:
         return Result(verdict=PROGRESSING, why="a long prefill: KV usage moves while no token is credited")
     if s.running >= 16 and s.kv == s.kv and s.kv < 0.05 and q.stuck >= q.lines and not t.has("compile"):

@@ -78,6 +78,7 @@ _MARKS: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...] = (
     (b"throughput: ", _any),
     (b"vllm:", _any),
     (b"Running: ", _any),
+    (b"[vllm-ascend]", _any),
     (b'"POST /pause', _any),
     (b'"POST /resume', _any),
     (b'"POST /sleep', _any),

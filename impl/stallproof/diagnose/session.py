@@ -87,8 +87,9 @@ class Instance:
             parse.version_of(line, s, self.version)
             self.stats(s)
             return
-        if text.startswith(b"vllm:"):
-            self._scraped(self.scrapes.feed(text.decode("utf-8", "replace"), ref(), line.t))
+        at = text.find(b"vllm:")
+        if at >= 0 and text[at + 5 : at + 6].isalpha() and not line.file:
+            self._scraped(self.scrapes.feed(text[at:].decode("utf-8", "replace"), ref(), line.t))
             return
         if line.process == "EngineCore" and line.pid:
             self.core_pid = line.pid
@@ -428,6 +429,11 @@ class Instance:
             (
                 "client_timeout",
                 "clients or proxies report time-outs ({n} lines): look at the client side first where the engine is progressing or idle",
+            ),
+            (
+                "p_not_ready",
+                "the prefill side was not ready {n} times; a request that goes on after such a wait may decode on KV that "
+                "never arrived (vLLM #5660): compare its output",
             ),
             ("load_recovered", "load failures were recovered by recomputing ({n} records)"),
             ("load_failing", "requests were failed because of load failures ({n} records)"),

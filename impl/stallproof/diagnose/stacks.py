@@ -15,7 +15,7 @@ from .observe import Ref
 _THREAD = re.compile(r"^(?:Current t|T)hread (\S+)(?: \(([^)]*)\))?:?(?:.*?\"([^\"]*)\")?")
 _PROCESS = re.compile(r"^Process (\d+): (.*)")
 _PYSPY = re.compile(r"^\s+([\w<>.~:*&\[\], ]{1,200}?) \((?:.*/)?([\w\-.<>]+?)(?:\.py)?(?::(\d+))?\)\s*$")
-_FAULT = re.compile(r'^\s*File "(?:.*/)?([\w\-.<>]+?)(?:\.py)?", line (\d+),? in (\S+)')
+_FAULT = re.compile(r'^\s*File "(?:.*/)?([\w\-.<>]+?)(?:\.py)?", line (\d+) in (\S+)')
 _MAX = 80
 
 #: (class, function names, why). First match from the innermost frame outwards wins.
