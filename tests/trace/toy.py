@@ -78,7 +78,7 @@ class Toy:
             else (["NoInversion", "VictimOrder", "RunningOrder"] if ordered else [])
         )
         if mode == "GateLoads" and rules is None:
-            self.rules.append("Gate")
+            self.rules.append("GateLoads")
         self.mode, self.bs, self.sharing, self.readers, self.lost, self.bug = (
             mode,
             block,
@@ -164,7 +164,7 @@ class Toy:
     # -------------------------------------------------------------- blocks
 
     def take(self, q, k):
-        got = list(islice(self.pool, k))
+        got = list(islice(self.pool if self.bug != "gate" else reversed(self.pool), k))
         if (
             got
             and self.bug == "double"

@@ -49,7 +49,11 @@ PROMISE = {
     "VictimOrder": "victims are behind their target in scheduling order",
     "RunningOrder": "the running list is in scheduling order",
     "Patience": "a refused running request waits for at most P processed steps",
-    "Gate": "a load starts once every step dispatched at its admission is done",
+    "GateLoads": "a load is held back no longer than until every step dispatched at its admission is done",
+    "OneOrder": "requests that hold nothing are served in scheduling order",
+    "FullFit": "a request is admitted only if its whole known sequence fits",
+    "RuleR": "a load start leaves free what running prefills still need",
+    "Promotion": "a completed load is recognised by the next call",
 }
 
 

@@ -122,9 +122,8 @@ class Checker:
         out = self.out
         if out.header is None:
             out.header = h
-            known = {*_RULES}
-            unknown = [r for r in h.rules if r not in known]
-            if unknown and self.policy:
+            unknown = self.policy.header(h) if self.policy else []
+            if unknown:
                 out.notes.append(f"rules without a check in this build: {', '.join(unknown)}")
         elif h.run != out.header.run:
             raise BadInput("another recording begins", path=path, line=line)
@@ -174,28 +173,6 @@ class Checker:
         elif out.undecided:
             out.status = "undecided"
         return out
-
-
-_RULES = frozenset(
-    {
-        "NoInversion",
-        "VictimOrder",
-        "RunningOrder",
-        "Patience",
-        "Gate",
-        "Feasible",
-        "EvictCoupled",
-        "NoZeroPre",
-        "NoWedge",
-        "BoundedWait",
-        "Conservation",
-        "InFlightSafe",
-        "XferSafe",
-        "StoreSafe",
-        "NoStarvation",
-        "Termination",
-    }
-)
 
 
 def check(

@@ -79,8 +79,8 @@ def page() -> str:
         .replace(":class:`End`", "`end`"),
         "",
         "*spec* names the constant, operator or field of the state `s` in `spec/`, "
-        "*engine* where it is read in vLLM, *compared by* the rules of `stallproof replay` that reject another "
-        "value.",
+        "*engine* where it is read in vLLM, *compared by* the rules of `stallproof replay` that reject "
+        "another value.",
         "",
         "## Records",
         "",

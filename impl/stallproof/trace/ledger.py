@@ -17,7 +17,6 @@ from .ledger_snapshots import Snapshots
 from .ledger_state import LoadRec, Report, Req, Violation, some
 from .schema import FINISHED, RUNNING
 
-
 _NONE: set[str] = set()
 
 
@@ -260,7 +259,9 @@ class Ledger(Snapshots):
                 if load.mode == "sync" and load.step <= n:
                     self.ended[r] = self.loads.pop(r)
         # what step n computed for a request that is set back or ends in this record does not count
-        back = {e.r for e in rec.ev if type(e) in (s.Rewind, s.Finish)} - rec.out.keys() if rec.ev else _NONE
+        back = _NONE
+        if rec.ev:
+            back = {e.r for e in rec.ev if isinstance(e, s.Rewind | s.Finish)} - rec.out.keys()
         self._outputs(n, tok, rec.out, back)
         if rec.ev:
             self._apply(rec.ev)

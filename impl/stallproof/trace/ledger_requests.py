@@ -222,6 +222,7 @@ class Requests(Transfers):
         if q is not None:
             q.awaits = e.what
             q.exact = False
+            self._leaves(q)
 
     def unpark(self, e: s.Unpark) -> None:
         q = self.req(e.r, "the end of a parking")
@@ -235,6 +236,13 @@ class Requests(Transfers):
         q = self.req(e.r, "a turn")
         if q is not None:
             q.prompt, q.max_tokens, q.exact = e.prompt, e.max_tokens, False
+            self._leaves(q)
+
+    def _leaves(self, q: Req) -> None:
+        """A session whose chunk has ended leaves RUNNING and keeps its blocks."""
+        if q.st == RUNNING:
+            self.running.pop(q.r, None)
+            q.st = HELD if q.blocks else WAITING
 
     def set_pause(self, e: s.Pause) -> None:
         self.pause = e.state

@@ -1,15 +1,23 @@
 """Policy layer: the decisions of our own rules, checked where the header says that they are in force.
 
-Each check carries the name of its rule, and is active iff the header lists that name:
+A rule has one name everywhere (see :mod:`stallproof.core.rules`). What is checked of each:
 
 * NoInversion: no request behind a refused one that holds nothing is given blocks in that call.
+* OneOrder: within a call, requests that hold nothing are served in scheduling order.
 * VictimOrder: victims of preemption and eviction are behind their target in scheduling order.
 * RunningOrder: the running list is in scheduling order.
 * Patience: a refused running request waits for at most ``P`` processed steps, and only while one is in
   flight.
-* Gate: an asynchronous load starts once every step dispatched at its admission, the one being built
-  included, is done, and is not held back much longer.
+* GateLoads: an asynchronous load is not held back much longer than until every step dispatched at its
+  admission, the one being built included, is done (that it starts no earlier than its own blocks allow is
+  InFlightSafe).
+* FullFit: when a request is admitted, its known tokens fit what it holds and what is free.
+* RuleR: when a load is admitted, what running prefills still need stays free.
+* Promotion: a completed load is recognised by the next call.
 * Feasible: a request that can never fit finishes at once.
+
+Commit is checked as EvictCoupled and VictimOrder, Completions and LoadDeadline as BoundedWait and XferSafe,
+DeferFrees as InFlightSafe and NoLeak; those are checked of every engine. DeferralDeadline is not checked.
 """
 
 from __future__ import annotations
@@ -17,10 +25,16 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .ledger import Ledger, Report, Violation, some
-from .schema import RUNNING
+from .ledger import Ledger, Report, Req, Violation, some
+from .schema import RECEIVED, RUNNING
 
-RULES = ("NoInversion", "VictimOrder", "RunningOrder", "Patience", "Gate", "Feasible")
+#: rules with a check of their own here
+RULES = (
+    "NoInversion", "OneOrder", "VictimOrder", "RunningOrder", "Patience", "GateLoads", "FullFit", "RuleR",
+    "Promotion", "Feasible",
+)  # fmt: skip
+#: rules whose promise is checked of every engine, or (DeferralDeadline) not checked
+ELSEWHERE = ("Commit", "Completions", "LoadDeadline", "DeferFrees", "DeferralDeadline")
 
 
 class Policy:
@@ -33,8 +47,13 @@ class Policy:
         self.waited: set[str] = set()
         self.infeasible: dict[str, int] = {}
         self.held: dict[str, int] = {}  # load past its gate -> calls
+        self.received: dict[str, int] = {}  # completed load -> step after which it completed
+        self.newest: Req | None = None  # the last newcomer served in this call
         for kind in (s.Alloc, s.Share):
             ledger.before(kind, self._grant)
+        ledger.after(s.Admit, self._admit)
+        ledger.after(s.Load, self._load)
+        ledger.after(s.Recv, self._recv)
         ledger.after(s.Refuse, self._refuse)
         ledger.before(s.Preempt, self._victim)
         ledger.before(s.Evict, self._victim)
@@ -44,9 +63,9 @@ class Policy:
         ledger.after(s.Finish, self._finish)
 
     def header(self, h: s.Header) -> list[str]:
-        """Which rules of the header this build does not know."""
+        """Take the rules in force; returns those this build does not know."""
         self.rules = frozenset(h.rules)
-        return []
+        return sorted(self.rules - set(RULES) - set(ELSEWHERE))
 
     def bad(self, rule: str, text: str, **kw: Any) -> None:
         led = self.led
@@ -62,10 +81,62 @@ class Policy:
 
     def _grant(self, e: Any) -> None:
         self.refused.pop(e.r, None)
-        if "NoInversion" in self.rules:
-            q = self.led.reqs.get(e.r)
-            if q is not None and not q.blocks and q.st != RUNNING:
-                self.newcomers.setdefault(e.r, self.led.event)
+        q = self.led.reqs.get(e.r)
+        if q is None or q.blocks or q.st == RUNNING:
+            return
+        if e.r not in self.newcomers:
+            self.newcomers[e.r] = self.led.event
+            if self.newest is not None and "OneOrder" in self.rules and q.place < self.newest.place:
+                self.bad(
+                    "OneOrder",
+                    f"{e.r} is served after {self.newest.r}, which is behind it and held nothing either",
+                    field="ev.alloc.r",
+                    expected="scheduling order",
+                    observed=f"{self.newest.r}, {e.r}",
+                    requests=[e.r, self.newest.r],
+                )
+            self.newest = q
+
+    def _need(self, q: Req) -> int:
+        """Blocks that its known tokens still need."""
+        c = self.led.config
+        return max(0, -(-(q.prompt + q.out + c.lookahead) // c.block_size) - len(q.blocks))
+
+    def _admit(self, e: s.Admit) -> None:
+        led = self.led
+        q = led.reqs.get(e.r)
+        if q is None or "FullFit" not in self.rules or not led.config.plain:
+            return
+        need = -(-(q.prompt + q.out) // led.config.block_size) - len(q.blocks)
+        if need > len(led.pool):
+            self.bad(
+                "FullFit",
+                f"{e.r} is admitted though its known tokens do not fit",
+                field="ev.admit.r",
+                expected=f"{need} more blocks free",
+                observed=len(led.pool),
+                requests=[e.r],
+            )
+
+    def _load(self, e: s.Load) -> None:
+        led = self.led
+        if "RuleR" not in self.rules or not led.config.plain or e.mode != "async":
+            return
+        need = sum(self._need(q) for q in led.running.values() if q.comp < q.prompt + q.out)
+        if need > len(led.pool):
+            self.bad(
+                "RuleR",
+                f"the load of {e.r} leaves too little for running prefills",
+                field="ev.load.r",
+                expected=f"{need} blocks free",
+                observed=len(led.pool),
+                requests=[e.r],
+            )
+
+    def _recv(self, e: s.Recv) -> None:
+        q = self.led.reqs.get(e.r)
+        if q is not None and q.st == RECEIVED and "Promotion" in self.rules:
+            self.received[e.r] = self.led.step
 
     def _refuse(self, e: s.Refuse) -> None:
         if e.why not in ("budget", "slots"):
@@ -114,20 +185,7 @@ class Policy:
             )
 
     def _start(self, e: s.Start) -> None:
-        led = self.led
-        load = led.loads.get(e.r)
-        if load is None or "Gate" not in self.rules or load.mode != "async":
-            return
-        self.held.pop(e.r, None)
-        if load.step > led.quiet:
-            self.bad(
-                "Gate",
-                f"the load of {e.r}, admitted in step {load.step}, starts when step {led.quiet} is done",
-                field="ev.start.r",
-                expected=f"step {load.step} done",
-                observed=f"step {led.quiet} done",
-                requests=[e.r],
-            )
+        self.held.pop(e.r, None)  # whether it could start, InFlightSafe says
 
     def _add(self, e: s.Add) -> None:
         c = self.led.config
@@ -145,7 +203,7 @@ class Policy:
         if type(rec) is not s.Sched:
             return
         led = self.led
-        if self.refused and self.newcomers:
+        if self.refused and self.newcomers and "NoInversion" in self.rules:
             for g, index in self.newcomers.items():
                 q = led.reqs.get(g)
                 ahead = [r for r in self.refused if r in led.reqs and q and led.reqs[r].place < q.place]
@@ -161,6 +219,22 @@ class Policy:
                     )
         self.newcomers.clear()
         self.refused.clear()
+        self.newest = None
+        for r, step in list(self.received.items()):
+            q = led.reqs.get(r)
+            if q is None or q.st != RECEIVED:
+                del self.received[r]
+            elif led.step > step:
+                del self.received[r]
+                self.bad(
+                    "Promotion",
+                    f"the load of {r} has completed after step {step} and is not recognised",
+                    field="ev.promote.r",
+                    expected="promoted by the next call",
+                    observed=q.st,
+                    event=-1,
+                    requests=[r],
+                )
         if self.waits:
             self.waits = {r: n for r, n in self.waits.items() if r in self.waited}
         self.waited.clear()
@@ -178,13 +252,13 @@ class Policy:
                         requests=[rec.run[i - 1], rec.run[i]],
                     )
                     break
-        if "Gate" in self.rules and led.loads:
+        if "GateLoads" in self.rules and led.loads:
             for r, load in led.loads.items():
                 if load.mode == "async" and not load.started and load.step <= led.quiet:
                     self.held[r] = self.held.get(r, 0) + 1
                     if self.held[r] == led.config.depth + 2:
                         self.bad(
-                            "Gate",
+                            "GateLoads",
                             f"the load of {r} could start {self.held[r]} calls ago",
                             field="ev.start",
                             expected="started",
@@ -211,3 +285,4 @@ class Policy:
         self.waits.clear()
         self.infeasible.clear()
         self.held.clear()
+        self.received.clear()

@@ -317,7 +317,7 @@ class Rewind(_Event, tag="rewind", frozen=True, gc=False):
 
 
 class Park(_Event, tag="park", frozen=True, gc=False):
-    """``r`` waits for something outside the scheduler, until ``unpark``.
+    """``r`` waits for something outside the scheduler, until ``unpark``; it leaves RUNNING if it was there.
 
     ``session``: next turn of a streaming session; ``grammar``: structured output is being compiled.
     """
@@ -333,7 +333,10 @@ class Unpark(_Event, tag="unpark", frozen=True, gc=False):
 
 
 class Turn(_Event, tag="turn", frozen=True, gc=False):
-    """A streaming session goes on: ``prompt`` and ``max_tokens`` now count the whole sequence."""
+    """A streaming session goes on: ``prompt`` and ``max_tokens`` now count the whole sequence.
+
+    It leaves RUNNING if it was there, and keeps its blocks.
+    """
 
     r: Rid
     prompt: int
