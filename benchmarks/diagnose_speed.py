@@ -1,9 +1,10 @@
 """Speed of ``stallproof diagnose`` on a stated mix, one core.
 
-The mix: 5 % relevant lines (statistics and request records), the rest access-log, application and library lines,
-mean length about 200 bytes, written once to a temporary file. The dense log has relevant lines only. Prints MB/s
-(decimal megabytes) and peak memory; ``--json`` for machines.
+The mix: 5 % relevant lines (statistics and request records), the rest access-log, application and library
+lines, mean length about 200 bytes, written once to a temporary file. The dense log has relevant lines only.
+Prints MB/s of processor time (decimal megabytes) and peak memory; ``--json`` for machines.
 """
+# ruff: noqa: E501 - log lines as they are
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def other(rng: random.Random, n: int) -> bytes:
     if k < 0.6:
         path = "x" * rng.randrange(90, 150)
         return (
-            f'(APIServer pid=1) INFO:     192.0.2.{rng.randrange(255)}:{rng.randrange(1024, 65535)} - '
+            f"(APIServer pid=1) INFO:     192.0.2.{rng.randrange(255)}:{rng.randrange(1024, 65535)} - "
             f'"POST /v1/chat/completions?trace={path} HTTP/1.1" 200 OK\n'
         ).encode()
     if k < 0.8:
         return (
-            f"2026-01-01T00:00:00.{n % 10**6:06d}Z app={rng.getrandbits(64):016x} msg=\"{'served ' * rng.randrange(15, 28)}\"\n"
+            f'2026-01-01T00:00:00.{n % 10**6:06d}Z app={rng.getrandbits(64):016x} msg="{"served " * rng.randrange(15, 28)}"\n'
         ).encode()
     return (
         f"(APIServer pid=1) INFO 07-01 00:00:00 [media.py:{rng.randrange(900)}] fetched {'part ' * rng.randrange(20, 35)}\n"

@@ -1,5 +1,6 @@
 """Log lines in the format of each release, for tests (formats: vLLM v1/metrics/loggers.py and the table in docs)."""
 
+# ruff: noqa: E501 - log lines as they are
 from __future__ import annotations
 
 NUMBER = {

@@ -1,8 +1,8 @@
 """The readers and parsers, one by one."""
 
+# ruff: noqa: E501 - log lines as they are
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -21,7 +21,6 @@ from stallproof.diagnose.observe import NAN, Ref
 from stallproof.diagnose.prefix import Prefix
 from stallproof.diagnose.reader import _py
 from stallproof.diagnose.version import Version
-from stallproof.errors import BadInput
 
 from .lines import NUMBER, core, stats
 

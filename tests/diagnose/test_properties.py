@@ -34,9 +34,7 @@ IDLE: list[list[str]] = [s[1] for s in SHAPES if s[2] == "idle or paused" and s[
     + [stats(1300, 0, 0, 0, 0, level="DEBUG")],
 ]
 PAUSED = [s[1] for s in SHAPES if s[0] in NEEDS_LINE]
-HEALTHY = [
-    (f / c["file"]).read_bytes() for f, c in CASES if c["exit_ok"] == [0] and "files" not in c
-]
+HEALTHY = [(f / c["file"]).read_bytes() for f, c in CASES if c["exit_ok"] == [0] and "files" not in c]
 LOGS = [(f / c["file"]).read_bytes() for f, c in CASES if "files" not in c]
 FOREIGN = [
     b'INFO:     192.0.2.9:4000 - "GET /health HTTP/1.1" 200 OK',

@@ -1,5 +1,6 @@
 """Every root-cause class and every trap, in the shape in which it is met, as a table."""
 
+# ruff: noqa: E501 - log lines as they are
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Live rules: time lines of a server, as tables; the probe's contract; and a real server (marker ``engine``)."""
 
+# ruff: noqa: E501 - log lines as they are
 from __future__ import annotations
 
 import contextlib

@@ -23,10 +23,10 @@ from stallproof.diagnose import run
     "-v", "--verbose", is_flag=True, help="All intervals, quotations, rival explanations, versions."
 )
 def command(files: tuple[str, ...], as_json: bool, verbose: bool) -> int:
-    """Say why an engine stalled: logs, /metrics scrapes, dumps, stacks, KV events, traces; plain, gzip or zstd.
+    """Say why an engine stalled: logs, scrapes, dumps, stacks, KV events, traces; plain, gzip or zstd.
 
-    FILES are read together; "-" is standard input. Exit codes: 0 progressing or idle, 1 a finding, 2 cannot tell
-    or bad input.
+    FILES are read together; "-" is standard input. Exit codes: 0 progressing or idle, 1 a finding, 2 cannot
+    tell or bad input.
     """
 
     def progress(name: str, size: int) -> None:

@@ -23,7 +23,7 @@ STATE_SCHEMA = "stallproof-watch/1"
 
 
 class _File(msgspec.Struct):
-    """The probe's memory between calls. ``mono``: monotonic seconds of the last call, which a reboot resets."""
+    """The probe's memory. ``mono``: monotonic seconds of the last call, which a reboot resets."""
 
     schema: str
     url: str
@@ -66,13 +66,15 @@ def _line(look: rules.Look, url: str, stamp: float) -> dict[str, Any]:
     m = MECHANISMS.get(look.mechanism)
     out: dict[str, Any] = {
         "ts": round(stamp, 3), "url": url, "engine": look.engine, "verdict": look.verdict, "why": look.why,
-        "quiet_s": round(look.quiet, 1), "running": look.running, "waiting": look.waiting, "deferred": look.deferred,
+        "quiet_s": round(look.quiet, 1), "running": look.running, "waiting": look.waiting,
+        "deferred": look.deferred,
         "kv_percent": round(look.kv, 2) if look.kv == look.kv else None,
     }  # fmt: skip
     if m is not None:
         key = "finding" if look.verdict == STALLED else "candidate"
         out[key] = {
-            "mechanism": m.key, "layer": m.layer, "promise": m.promise or None, "title": m.title, "do_now": m.now,
+            "mechanism": m.key, "layer": m.layer, "promise": m.promise or None, "title": m.title,
+            "do_now": m.now,
             "prevented_by_stallproof": m.prevented,
         }  # fmt: skip
     return out
@@ -108,7 +110,7 @@ class _Watch:
         return looks
 
     def paused(self) -> str:
-        """Does the server say that it is paused or asleep? These end points exist in development mode only."""
+        """Does the server say that it is paused or asleep? Only development mode has these end points."""
         for path, key in (("is_paused", "is_paused"), ("is_sleeping", "is_sleeping")):
             try:
                 r = self.client.get(httpx.URL(self.url).join(f"/{path}"))
@@ -151,13 +153,14 @@ class _Watch:
 @click.option("--exit-on-stall", is_flag=True, help="Stop with exit code 1 at the first confirmed stall.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per engine and poll on standard output.")
 def command(
-    url: str, interval: float, bound: float, load_deadline: float, timeout: float, probe: bool, state: Path | None,
+    url: str, interval: float, bound: float, load_deadline: float, timeout: float, probe: bool,
+    state: Path | None,
     polls: int | None, exit_on_stall: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Poll a running server and report a confirmed stall; never on idleness, a long prefill or sleep.
 
-    A decidable scheduler stall is confirmed within two intervals; a worker or device hang after --bound; parked
-    loads after --load-deadline. With --probe: one poll with a state file, for liveness probes.
+    A decidable scheduler stall is confirmed within two intervals; a worker or device hang after --bound;
+    parked loads after --load-deadline. With --probe: one poll with a state file, for liveness probes.
     """
     limits = rules.Limits(
         bound=bound, load_deadline=load_deadline, gap=max(rules.GAP, 2 * interval) if not probe else rules.GAP

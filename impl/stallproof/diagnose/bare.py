@@ -1,25 +1,14 @@
 """Verdicts where no statistics record helps: one scrape, DEBUG lines, iteration details, stacks, dumps, idleness."""
 
+# ruff: noqa: E501 - sentences for people: one rule, one place
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
 from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Missing
-from .judge import (
-    HANG,
-    LOAD_DEADLINE,
-    Result,
-    _metrics,
-    _parked_rivals,
-    _pyspy,
-    _says,
-    ev,
-    found,
-    hang,
-    shm,
-    window,
-)
+from .evidence import Result, ev, found, hang, metrics_command, shm, stack_command, tell, window
+from .judge import HANG, LOAD_DEADLINE, parked_rivals
 from .metrics import Scrape
 from .observe import Stats
 
@@ -34,13 +23,13 @@ def judge_scrape(c: Scrape, s: Stats, eng: Engine, inst: Instance) -> Result:
     """One scrape, alone: it proves a stall only where nothing outside can change it."""
     if c.asleep:
         return Result(verdict=IDLE, why="the engine sleeps (engine_sleep_state)")
-    refs = [Evidence(ref=r, tier="D", says=k) for k, r in list(c.refs.items())[:8]] or [ev(s, _says(s))]
+    refs = [Evidence(ref=r, tier="D", says=k) for k, r in list(c.refs.items())[:8]] or [ev(s, tell(s))]
     if s.running == 0 and s.waiting == 0:
         return Result(verdict=IDLE, why="nothing runs and nothing waits")
     if s.running < 0 and s.waiting < 0:
         return Result(
             verdict=UNKNOWN, why="the scrape has no request gauges",
-            missing=Missing(what="num_requests_running and num_requests_waiting", command=_metrics(eng)),
+            missing=Missing(what="num_requests_running and num_requests_waiting", command=metrics_command(eng)),
         )  # fmt: skip
     if s.running == 0:
         if s.fetch and s.fetch[2] > 0 and s.capacity and s.fetch[1] == 0:
@@ -52,7 +41,7 @@ def judge_scrape(c: Scrape, s: Stats, eng: Engine, inst: Instance) -> Result:
         cap = s.capacity
         cand = "head_blocks_holders" if cap and s.deferred else "parked" if s.deferred else "head_never_fits"
         # Measured on a healthy, saturated 0.32.0: Running 0, Waiting 17, KV 0 % between two batches of equal length.
-        rivals = _parked_rivals(s) if s.deferred else [
+        rivals = parked_rivals(s) if s.deferred else [
             ("the moment between two steps of a healthy engine", "tokens are counted in the second scrape"),
             ("a head that can never fit" + (f" ({_pool_note(c)})" if _pool_note(c) else ""),
              "nothing moves in the second scrape; the head's prompt against the usable pool"),
@@ -61,12 +50,12 @@ def judge_scrape(c: Scrape, s: Stats, eng: Engine, inst: Instance) -> Result:
         return Result(
             verdict=UNKNOWN,
             why="one scrape: parked loads may still complete" if s.deferred else "one scrape with nothing running",
-            missing=Missing(what="a second scrape, and whether the parked loads completed", command=_metrics(eng),
+            missing=Missing(what="a second scrape, and whether the parked loads completed", command=metrics_command(eng),
                             candidate=cand, rivals=rivals),
         )  # fmt: skip
     return Result(
         verdict=UNKNOWN, why="one scrape with requests running shows no movement",
-        missing=Missing(what="a second scrape: counters that grow are progress", command=_metrics(eng)),
+        missing=Missing(what="a second scrape: counters that grow are progress", command=metrics_command(eng)),
     )  # fmt: skip
 
 
@@ -87,7 +76,7 @@ def leak_on_idle(s: Stats, eng: Engine, inst: Instance, lines: int) -> Result | 
             verdict=IDLE, why="idle, with blocks held",
             finding=found(
                 "held_blocks", "reset-names-held-blocks",
-                [ev(held, f"exactly {held.data['n']} blocks are held by nobody alive"), ev(s, _says(s))], eng,
+                [ev(held, f"exactly {held.data['n']} blocks are held by nobody alive"), ev(s, tell(s))], eng,
                 confidence="high",
             ),
         )  # fmt: skip
@@ -101,7 +90,7 @@ def leak_on_idle(s: Stats, eng: Engine, inst: Instance, lines: int) -> Result | 
             finding=found(
                 "held_blocks", "delayed-free-without-release",
                 [ev(first, f"{sum(out.values())} blocks of {len(out)} requests announced as delayed, none released"),
-                 ev(last, "the last of them"), ev(s, _says(s) + ": held although nothing lives")], eng,
+                 ev(last, "the last of them"), ev(s, tell(s) + ": held although nothing lives")], eng,
                 concerned=list(out)[:20], count=len(out), confidence="medium", onset=(first.t, s.t),
                 rivals=[("sends still in flight", "KV usage falls within the lease (30 s to 480 s)"),
                         ("stale record: the last step came before the release", "POST /reset_prefix_cache names the count")],
@@ -122,7 +111,7 @@ def unanswered(s: Stats, eng: Engine, end: float) -> Result | None:
     return Result(
         verdict=UNKNOWN, why=f"{len(new)} requests arrived up to {end - new[0].t:.0f} s ago and no record shows a token since",
         missing=Missing(
-            what="whether these requests run, wait, or were answered", command=_metrics(eng), candidate="wedge",
+            what="whether these requests run, wait, or were answered", command=metrics_command(eng), candidate="wedge",
             rivals=[("they wait and nothing is scheduled", "num_requests_waiting above 0, counters stand still"),
                     ("they never reached the scheduler", "num_requests_* stay 0; shm_broadcast records"),
                     ("records are missing from this log", "counters moved")],
@@ -152,7 +141,7 @@ def contradiction(s: Stats, eng: Engine, inst: Instance, lines: int) -> Result |
         finding=found(
             "dp_desync", "rank-unfinished-others-idle",
             [ev(loop, "this rank: unfinished work"), ev(other.tally.last["loop"], f"{other.name}: none"),
-             ev(s, "the record still shows " + _says(s) + ": it was never refreshed")], eng,
+             ev(s, "the record still shows " + tell(s) + ": it was never refreshed")], eng,
             onset=(loop.t, s.t), rivals=[("a first step that takes long", "py-spy dump of both ranks")],
         ),
     )  # fmt: skip
@@ -188,13 +177,13 @@ def judge_bare(eng: Engine, inst: Instance, end: float) -> Result:
         if eng.empty_steps >= 20:
             return Result(
                 verdict=UNKNOWN, why=f"{eng.empty_steps} steps without a token",
-                missing=Missing(what="whether requests wait", command=_metrics(eng)),
+                missing=Missing(what="whether requests wait", command=metrics_command(eng)),
             )  # fmt: skip
         wait = end - eng.iteration.t
         if d["gen_reqs"] + d["ctx_reqs"] > 0 and wait >= 120:
             return Result(
                 verdict=UNKNOWN, why=f"the step counter stands since {wait:.0f} s; idle and hung look the same",
-                missing=Missing(what="whether requests are unfinished", command=_metrics(eng)),
+                missing=Missing(what="whether requests are unfinished", command=metrics_command(eng)),
             )  # fmt: skip
         return Result(verdict=PROGRESSING, why="the step counter moves")
     states = inst.stack_states()
@@ -205,16 +194,16 @@ def judge_bare(eng: Engine, inst: Instance, end: float) -> Result:
     if inst.kv_batches > 1:
         return Result(
             verdict=UNKNOWN, why="KV events show cache content, not whether requests wait",
-            missing=Missing(what="the queue", command=_metrics(eng)),
+            missing=Missing(what="the queue", command=metrics_command(eng)),
         )  # fmt: skip
     if t.has("starting", "compile", "startup") and not t.has("ready"):
         return Result(
             verdict=UNKNOWN, why="start-up, not finished",
-            missing=Missing(what="whether the workers still make progress", command=_pyspy(inst)),
+            missing=Missing(what="whether the workers still make progress", command=stack_command(inst)),
         )  # fmt: skip
     return Result(
         verdict=UNKNOWN, why="no statistics record, scrape, dump or stack of this engine",
-        missing=Missing(what="any record of what runs and what waits", command=_metrics(eng)),
+        missing=Missing(what="any record of what runs and what waits", command=metrics_command(eng)),
     )  # fmt: skip
 
 
@@ -230,7 +219,7 @@ def _startup_or_lost(eng: Engine, inst: Instance) -> Result:
             )
         return Result(
             verdict=UNKNOWN, why="a wait for the workers during start-up: compilation and a hang look the same",
-            missing=Missing(what="what the workers do", command=_pyspy(inst), candidate="worker_hang",
+            missing=Missing(what="what the workers do", command=stack_command(inst), candidate="worker_hang",
                             rivals=[("compilation or weight loading", "worker CPU use, compile cache growing"),
                                     ("a worker hangs", "the same stack twice, 30 s apart")]),
         )  # fmt: skip
@@ -264,7 +253,7 @@ def _parked_bare(eng: Engine, inst: Instance, end: float) -> Result:
             )  # fmt: skip
     return Result(
         verdict=UNKNOWN, why="loads failed or are pending; whether their requests still wait is not shown",
-        missing=Missing(what="what runs and what waits", command=_metrics(eng), candidate="load_lost",
+        missing=Missing(what="what runs and what waits", command=metrics_command(eng), candidate="load_lost",
                         rivals=[("the requests were recomputed or failed cleanly", "Running or tokens/s above zero afterwards"),
                                 ("they are parked for ever", "Deferred stays; KV usage stays")]),
     )  # fmt: skip
@@ -279,7 +268,7 @@ def _stack_alone(eng: Engine, inst: Instance) -> Result:
     return Result(
         verdict=UNKNOWN, why=f"one stack ({which}) is one moment",
         missing=Missing(
-            what="an interval without tokens: the log, or two scrapes", command=_metrics(eng),
+            what="an interval without tokens: the log, or two scrapes", command=metrics_command(eng),
             candidate="dp_desync" if "dummy" in states else "worker_hang" if "worker_wait" in states or "device" in states else "wedge",
             rivals=[("an ordinary step", "the next stack differs"),
                     ("a step that hangs", "a record or two scrapes without tokens beside it")],

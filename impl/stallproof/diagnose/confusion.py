@@ -114,7 +114,8 @@ def main(argv: list[str] | None = None) -> int:
         for r in rows:
             mark = "ok " if r["exit_ok"] else "BAD"
             print(
-                f"{mark} {r['index']}/{r['file']:<56} expected {r['expected']:<15} got {r['got']:<15} exit {r['exit']}"
+                f"{mark} {r['index']}/{r['file']:<56} expected {r['expected']:<15}"
+                f" got {r['got']:<15} exit {r['exit']}"
             )
         print()
         print("\n".join(table(rows)))

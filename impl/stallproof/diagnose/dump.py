@@ -1,9 +1,9 @@
 """Parser of the engine's crash dump (``Dumping scheduler output for model execution: SchedulerOutput(...)``).
 
-The text is no language: ``Name(field=value,...)`` mixed with lists, sets, JSON words (``null``) and unquoted
-ids. Shapes: 0.9 a list of ``CachedRequestData(req_id=...)``; 0.10 on, one ``CachedRequestData(req_ids=[...])``
-with per-group block lists or ``None``; 0.12 on, ``resumed_req_ids`` as a set (vLLM logging_utils/dump_input.py,
-v1/core/sched/output.py). A cut dump gives what was read before the cut.
+The text is no language: ``Name(field=value,...)`` mixed with lists, sets, JSON words (``null``) and
+unquoted ids. Shapes: 0.9 a list of ``CachedRequestData(req_id=...)``; 0.10 on, one
+``CachedRequestData(req_ids=[...])`` with per-group block lists or ``None``; 0.12 on, ``resumed_req_ids`` as a
+set (vLLM logging_utils/dump_input.py, v1/core/sched/output.py). A cut dump gives what came before the cut.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Parser:
 
 
 class DumpRequest(msgspec.Struct, kw_only=True):
-    """One request of the step. ``blocks``: ids per group; exact for new requests, a lower bound for others."""
+    """One request of the step. ``blocks``: ids per group; exact for new requests, else a lower bound."""
 
     id: str
     new: bool

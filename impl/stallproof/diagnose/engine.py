@@ -94,8 +94,8 @@ class Tally:
         keep = self.some.setdefault(k, [])
         if len(keep) < self.KEEP:
             keep.append(o)
-        rid = o.data.get("id")
-        for rid in o.data.get("ids", () if rid is None else (rid,)):
+        one = o.data.get("id")
+        for rid in o.data.get("ids", () if one is None else (one,)):
             per = self.ids.setdefault(k, {})
             if rid in per or len(per) < MAX_IDS:
                 per[rid] = per.get(rid, 0) + 1

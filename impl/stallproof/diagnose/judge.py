@@ -5,27 +5,15 @@ compilation, a pause and a stale record look the same. *The future counts*: whil
 complete, nothing is proved, unless its completion, its failure or its deadline is in evidence.
 """
 
+# ruff: noqa: E501 - sentences for people: one rule, one place
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from .engine import (
-    IDLE,
-    INTERVAL,
-    PROGRESSING,
-    STALLED,
-    UNKNOWN,
-    Engine,
-    Evidence,
-    Finding,
-    Missing,
-    Quiet,
-    Verdict,
-)
-from .observe import NAN, Obs, Stats
+from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Missing, Quiet
+from .evidence import Result, ev, found, hang, metrics_command, shm, stack, stack_command, tell
+from .observe import Stats
 
 if TYPE_CHECKING:
     from .session import Instance
@@ -36,144 +24,6 @@ HANG = 120.0
 LOAD_DEADLINE = 600.0
 #: seconds that a single step, or a grammar compile that this release does not count as deferred, may take
 LONG_STEP = 60.0
-
-
-class Result(msgspec.Struct, kw_only=True):
-    verdict: Verdict
-    why: str
-    finding: Finding | None = None
-    missing: Missing | None = None
-
-
-def ev(o: Obs | Stats, says: str, tier: str | None = None) -> Evidence:
-    if isinstance(o, Stats):
-        t = "D" if o.level == "METRICS" else "C" if o.level == "DEBUG" else "B" if o.level == "DUMP" else "E"
-    else:
-        t = o.tier
-    return Evidence(ref=o.ref, tier=tier or t, says=says)
-
-
-def found(mechanism: str, rule: str, evidence: list[Evidence], eng: Engine, **kw: object) -> Finding:
-    f = Finding(mechanism=mechanism, rule=rule, evidence=evidence[:12], **kw)  # type: ignore[arg-type]
-    f.tier = max((e.tier for e in f.evidence), default="E")
-    return f
-
-
-# ---------------------------------------------------------------- evidence of a hang below the scheduler
-
-
-def hang(eng: Engine, inst: Instance) -> Finding | None:
-    """Direct evidence since the last token that a step did not come back, or that the engine is dead."""
-    t = eng.tally
-    if t.has("frame_assert") and t.has("assertion"):
-        return found(
-            "double_completion", "assert-xfer-finished",
-            [ev(t.last["frame_assert"], "assertion inside _update_from_kv_xfer_finished"),
-             ev(t.last["assertion"], "the assertion")],
-            eng, confidence="high",
-        )  # fmt: skip
-    if t.has("rpc_timeout"):
-        o = t.first["rpc_timeout"]
-        method = str(o.data.get("what", "?"))
-        f = found(
-            "worker_hang", "rpc-timeout",
-            [ev(o, f"the call {method} to the workers timed out")], eng, confidence="high",
-        )  # fmt: skip
-        if o.t == o.t:
-            f.onset = (o.t - inst.rpc_timeout - INTERVAL, o.t - inst.rpc_timeout)
-            f.note = (
-                f"the record is the time-out ({inst.rpc_timeout:.0f} s, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS), "
-                "not the start"
-            )
-        return dump_evidence(f, eng, inst)
-    if t.has("collective_timeout"):
-        o = t.first["collective_timeout"]
-        return dump_evidence(
-            found("worker_hang", "collective-timeout", [ev(o, "a collective timed out")], eng, confidence="high"),
-            eng, inst,
-        )  # fmt: skip
-    if t.has("crash"):
-        f = found(
-            "engine_died", "device-error", [ev(t.first["crash"], "device error")], eng, confidence="high"
-        )
-        return dump_evidence(f, eng, inst)
-    if t.has("engine_dead") and t.at_first.get("shutdown", t.order + 1) > t.at_first["engine_dead"]:
-        return dump_evidence(
-            found("engine_died", "engine-dead", [ev(t.first["engine_dead"], "the engine is gone")], eng,
-                  confidence="high"),
-            eng, inst,
-        )  # fmt: skip
-    if t.has("dump"):
-        o = t.last["dump"]
-        f = found(
-            "engine_died", "dump-without-cause",
-            [ev(o, "the engine dumped its step: execute or sample raised an exception")], eng,
-            rivals=[
-                ("time-out of a hung worker (300 s by default)", "a line 'RPC call to ... timed out' near the dump"),
-                ("device error or assertion in the model", "the traceback after the dump"),
-            ],
-        )  # fmt: skip
-        if o.t == o.t:
-            f.onset = (o.t - inst.rpc_timeout - INTERVAL, o.t)
-        return dump_evidence(f, eng, inst)
-    return None
-
-
-def dump_evidence(f: Finding, eng: Engine, inst: Instance) -> Finding:
-    """Add what a dump says: who was in the step."""
-    d = inst.dump
-    if d is None or inst.dump_obs is None:
-        return f
-    if all(e.ref != inst.dump_obs.ref for e in f.evidence):
-        f.evidence.append(
-            ev(inst.dump_obs, f"the step held {len(d.requests)} requests, {d.scheduled_tokens} tokens")
-        )
-    f.concerned = [r.id for r in d.requests][:20]
-    f.count = len(d.requests)
-    return f
-
-
-def shm(eng: Engine) -> Finding | None:
-    """Repeated "no broadcast block" records of the engine, with no start-up or compilation between them."""
-    t = eng.tally
-    if t.n("shm") < 3 or not t.after("shm", "compile"):
-        return None
-    obs = [o for o in t.some["shm"] if o.data.get("new")]
-    first, last = t.first["shm"], t.last["shm"]
-    # an idle worker of an old release waits in the same place and may say so
-    if len(obs) < 3 or (first.engine == -1 and first.data.get("worker")):
-        return None
-    n = int(first.data.get("n", 60))
-    f = found(
-        "shm_lost", "shm-repeated",
-        [ev(first, f"first of {t.n('shm')} records, one each {n} s"), ev(last, "the last one")], eng,
-        rivals=[
-            ("a worker hangs in a step (device or collective)", "py-spy dump of every worker"),
-            ("a long compilation without log lines", "worker CPU use; compile cache growing"),
-        ],
-    )  # fmt: skip
-    if first.t == first.t:
-        f.onset = (first.t - n, first.t)
-    return f
-
-
-def stack(eng: Engine, inst: Instance) -> Finding | None:
-    """A stack that shows where the engine or a worker stands; counts only beside an interval without tokens."""
-    states = inst.stack_states()
-    for state, key, says in (
-        ("dummy", "dp_desync", "the engine runs dummy batches for other ranks"),
-        ("worker_wait", "worker_hang", "EngineCore waits for its workers"),
-        ("device", "worker_hang", "a thread waits for the device or a collective"),
-        ("scheduler", "running_not_scheduled", "EngineCore is busy inside the scheduler"),
-    ):
-        if state in states:
-            threads = states[state]
-            return found(
-                key, f"stack-{state}",
-                [Evidence(ref=th.ref, tier="B", says=f"{says}: {', '.join(th.frames[:3])}") for th in threads[:3]],
-                eng, confidence="high" if len(threads) > 1 else "medium",
-            )  # fmt: skip
-    return None
 
 
 # ---------------------------------------------------------------- the interval
@@ -198,11 +48,11 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
     """
     s = q.last
     secs = _observed(q, end, inst)
-    base = [ev(q.first, _says(q.first))]
+    base = [ev(q.first, tell(q.first))]
     if q.last.ref != q.first.ref:
-        base.append(ev(q.last, _says(q.last)))
+        base.append(ev(q.last, tell(q.last)))
     if q.before is not None:
-        base.insert(0, ev(q.before, "the last record with tokens: " + _says(q.before)))
+        base.insert(0, ev(q.before, "the last record with tokens: " + tell(q.before)))
     # the last token came somewhere in the interval that the last record with tokens covers
     onset = (q.before.t - INTERVAL if q.before is not None else q.start, q.first.t)
     if q.first.legacy and (secs < HANG or closed is not None):
@@ -211,7 +61,7 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
             why="V0 prints a record per step: a zero record is not an interval",
             missing=None
             if closed is not None
-            else Missing(what="a longer stretch of the log", command=_metrics(eng)),
+            else Missing(what="a longer stretch of the log", command=metrics_command(eng)),
         )
     if eng.paused is not None:
         return Result(verdict=IDLE, why="the engine is paused or asleep: " + eng.paused.ref.quote[:80])
@@ -264,30 +114,6 @@ def _resolved(r: Result, q: Quiet, secs: float, closed: Stats) -> Result:
     )
 
 
-def _says(s: Stats) -> str:
-    parts = [f"Running {s.running}", f"Waiting {s.waiting}"]
-    if s.deferred:
-        parts.append(f"Deferred {s.deferred}")
-    if s.kv == s.kv:
-        parts.append(f"KV {s.kv:.1f} %")
-    if s.tokens == s.tokens:
-        parts.append(f"{s.tokens:.1f} tokens/s")
-    return ", ".join(parts)
-
-
-def _metrics(eng: Engine) -> str:
-    return (
-        "for i in 1 2 3; do echo vllm:scraped_at $(date +%s); curl -s http://HOST:PORT/metrics; sleep 30; done "
-        "> scrapes.txt; "
-        "stallproof diagnose THIS_LOG scrapes.txt"
-    )
-
-
-def _pyspy(inst: Instance) -> str:
-    pid = inst.core_pid or "$(pgrep -f EngineCore | head -1)"
-    return f"py-spy dump --pid {pid} > stack.txt; stallproof diagnose THIS_LOG stack.txt"
-
-
 def _livelock(q: Quiet, eng: Engine, base: list[Evidence]) -> Result | None:
     """Pre-emptions in several intervals without a token: counted, named, or seen as KV usage that falls."""
     ids = eng.tally.ids.get("preempted", {})
@@ -315,7 +141,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
             verdict=STALLED, why="the only request pre-empted itself and is not admitted again",
             finding=found(
                 "self_preempt", "kv-high-then-zero",
-                [ev(a, _says(a)), ev(b, _says(b) + ": KV fell to nothing and the request went back to waiting")] + base[-1:],
+                [ev(a, tell(a)), ev(b, tell(b) + ": KV fell to nothing and the request went back to waiting")] + base[-1:],
                 eng, confidence="high", onset=(a.t, b.t),
                 rivals=[("the client gave up at that moment", "an 'Aborted request' line; Waiting would be 0")],
             ),
@@ -347,7 +173,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
                 verdict=UNKNOWN, why="requests wait for capacity that transfers may still give back",
                 missing=Missing(
                     what=f"whether the sends that hold {s.kv:.1f} % of the pool complete",
-                    command=_metrics(eng), candidate="held_blocks",
+                    command=metrics_command(eng), candidate="held_blocks",
                     rivals=[
                         ("sends still in flight", "KV usage falls in a later record"),
                         ("blocks leaked", "KV usage stays for longer than the lease (30 s to 480 s)"),
@@ -359,7 +185,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
         if (twin or q.first.level == "METRICS") and q.lines <= 2 and secs < LONG_STEP and not q.hit_moved:
             return Result(
                 verdict=UNKNOWN, why="the record may show the moment between the last request and a long next step",
-                missing=Missing(what="a second look", command=_metrics(eng), candidate="wedge",
+                missing=Missing(what="a second look", command=metrics_command(eng), candidate="wedge",
                                 rivals=[("a first step longer than the interval", "tokens in the next record"),
                                         ("a head that is never admitted", "the same record again")]),
             )  # fmt: skip
@@ -391,14 +217,14 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
                 verdict=STALLED, why="parked requests are past every documented deadline",
                 finding=found("head_blocks_holders" if cap else "parked", "parked-past-deadline", base, eng,
                               note=f"{secs:.0f} s without a token; deadline {LOAD_DEADLINE:.0f} s",
-                              rivals=_parked_rivals(s)),
+                              rivals=parked_rivals(s)),
             )  # fmt: skip
         return Result(
             verdict=UNKNOWN, why="parked loads may still complete",
             missing=Missing(
                 what="whether the parked loads completed, failed or are still running",
-                command=_metrics(eng) if s.kv != 0 else _pyspy(inst),
-                candidate="head_blocks_holders" if cap else "parked", rivals=_parked_rivals(s),
+                command=metrics_command(eng) if s.kv != 0 else stack_command(inst),
+                candidate="head_blocks_holders" if cap else "parked", rivals=parked_rivals(s),
             ),
         )  # fmt: skip
     if (secs >= LONG_STEP and (q.lines > 2 or t.has("add"))) or q.hit_moved:
@@ -415,7 +241,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
         verdict=UNKNOWN, why="one record without tokens while requests wait",
         missing=Missing(
             what="a second look: the version does not say whether the requests are parked",
-            command=_metrics(eng), candidate="wedge",
+            command=metrics_command(eng), candidate="wedge",
             rivals=[
                 ("parked on a grammar, an encoder or a remote load", "DEBUG log, or num_requests_waiting_by_reason from 0.20 on"),
                 ("the head can never fit", "its prompt length against the pool"),
@@ -425,7 +251,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
     )  # fmt: skip
 
 
-def _parked_rivals(s: Stats) -> list[tuple[str, str]]:
+def parked_rivals(s: Stats) -> list[tuple[str, str]]:
     held = s.kv == s.kv and s.kv < 0.05
     out = [
         ("remote loads are slow but alive", "transfer counters grow; KV fetch stages (0.32 and later) move"),
@@ -518,7 +344,7 @@ def _something_runs(
         verdict=UNKNOWN, why="no token in the last record; a hang, a long prefill and a stale record look the same",
         missing=Missing(
             what="a second look at the step counter, or a stack of EngineCore",
-            command=_pyspy(inst), candidate="worker_hang",
+            command=stack_command(inst), candidate="worker_hang",
             rivals=[
                 ("a step hangs in a worker or the device", "py-spy: EngineCore in acquire_read or get_response, twice"),
                 ("a long prefill or a compilation", "iteration counter or KV usage moves; worker busy"),
@@ -527,13 +353,3 @@ def _something_runs(
             ],
         ),
     )  # fmt: skip
-
-
-def window(a: Obs | Stats | None, b: Obs | Stats | None) -> float:
-    """Seconds from ``a`` to ``b``; 0 where unknown."""
-    if a is None or b is None or a.t != a.t or b.t != b.t:
-        return 0.0
-    return max(0.0, b.t - a.t)
-
-
-__all__ = ["NAN", "Result", "hang", "judge_quiet", "shm", "stack", "window"]

@@ -26,12 +26,12 @@ Kind = Literal["lines", "kv-events", "trace"]
 
 #: source files whose records matter (base name without ``.py``), vLLM and vllm-ascend
 _FILES = frozenset(
-    b"loggers metrics request_logger core core_client scheduler async_scheduler async_llm llm_engine logger dump_input block_pool"
-    b" shm_broadcast kv_cache_utils kv_cache_manager multiproc_executor ray_executor uniproc_executor gpu_worker"
-    b" coordinator backends monitor cudagraph_utils wrapper decorators launcher api_server utils"
-    b" recompute_scheduler scheduler_dynamic_batch request serving_chat parallel_state llmetrics async_llm_engine"
-    b" protocol default_loader weight_utils abstract cumem camem xpumem gpu_model_runner cpu_model_runner"
-    b" model_runner npu_model_runner".split()
+    b"loggers metrics request_logger core core_client scheduler async_scheduler async_llm llm_engine "
+    b"logger dump_input block_pool shm_broadcast kv_cache_utils kv_cache_manager multiproc_executor "
+    b"ray_executor uniproc_executor gpu_worker coordinator backends monitor cudagraph_utils wrapper "
+    b"decorators launcher api_server utils recompute_scheduler scheduler_dynamic_batch request "
+    b"serving_chat parallel_state llmetrics async_llm_engine protocol default_loader weight_utils "
+    b"abstract cumem camem xpumem gpu_model_runner cpu_model_runner model_runner npu_model_runner ".split()
 )
 _PARTS = (
     b"connector",
@@ -174,7 +174,8 @@ class Source:
     def open(self) -> Source:
         """Open, find the coding and the kind. Raises :class:`BadInput` for what cannot be read."""
         try:
-            raw: IO[bytes] = sys.stdin.buffer if self.path == "-" else Path(self.path).open("rb")
+            plain = self.path != "-"
+            raw: IO[bytes] = Path(self.path).open("rb") if plain else sys.stdin.buffer  # noqa: SIM115
         except IsADirectoryError:
             raise BadInput("is a folder", path=self.name, remedy="name the files in it") from None
         except OSError as exc:
@@ -186,7 +187,7 @@ class Source:
         self._stream = buffered
         if magic[:2] == b"\x1f\x8b":
             self.coding = "gzip"
-            self._stream = gzip.open(buffered, "rb")  # type: ignore[assignment]
+            self._stream = gzip.open(buffered, "rb")  # type: ignore[assignment]  # noqa: SIM115
         elif magic == b"\x28\xb5\x2f\xfd":
             self.coding = "zstd"
             try:

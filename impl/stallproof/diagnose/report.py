@@ -1,4 +1,4 @@
-"""The report: one structure, printed as short text, detailed text, or JSON (schema ``stallproof-diagnose/1``)."""
+"""The report: one structure, as short text, detailed text, or JSON (schema ``stallproof-diagnose/1``)."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def build(instances: list[Instance], parts: list[tuple[Instance, float, Source]]
         notes += inst.notes
         if inst.clock_jumps:
             notes.append(
-                f"{inst.name}: the clock went back {inst.clock_jumps} times; durations across that are lower bounds"
+                f"{inst.name}: the clock went back {inst.clock_jumps} times; spans across that are too short"
             )
         if inst.offset == inst.offset and abs(inst.offset) >= 1800:
             notes.append(
-                f"{inst.name}: the wrapper's clock is {inst.offset / 3600:+.1f} h from the engine's; times are the engine's"
+                f"{inst.name}: the wrapper's clock is {inst.offset / 3600:+.1f} h from the engine's; "
+                "times are the engine's"
             )
         for i, e in enumerate(sorted(inst.engines.values(), key=lambda x: x.index)):
             engines.append(_engine(inst, e, inst.findings if i == 0 else []))
@@ -73,8 +74,8 @@ def _engine(inst: Instance, e: Engine, extra: list[Finding]) -> EngineReport:
     if e.overload:
         a, b = e.overload[0], e.overload[-1]
         notes.append(
-            f"overload, not a stall: KV {b.kv:.1f} % and Waiting {a.waiting} to {b.waiting} while {b.tokens:.0f} tokens/s come out "
-            f"({b.ref.file}:{b.ref.line})"
+            f"overload, not a stall: KV {b.kv:.1f} % and Waiting {a.waiting} to {b.waiting} while "
+            f"{b.tokens:.0f} tokens/s come out ({b.ref.file}:{b.ref.line})"
         )
     elif e.peak is not None and e.peak.kv >= 90:
         notes.append(
@@ -146,7 +147,8 @@ def as_json(r: Report, code: int) -> dict[str, Any]:
                 "cannot_tell": None
                 if e.missing is None
                 else {
-                    "missing": e.missing.what, "command": e.missing.command, "candidate": e.missing.candidate or None,
+                    "missing": e.missing.what, "command": e.missing.command,
+                    "candidate": e.missing.candidate or None,
                     "rivals": [{"explanation": a, "separated_by": b} for a, b in e.missing.rivals],
                 },
                 "notes": e.notes,

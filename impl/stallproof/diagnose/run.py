@@ -48,7 +48,7 @@ def diagnose(paths: Sequence[str], progress: Progress | None = None) -> Report:
         raise BadInput(
             f"nothing of vLLM or vllm-ascend was recognised in {src_lines(nothing[0])} lines",
             path=nothing[0].name,
-            remedy="give a serving log, a /metrics scrape, a crash dump, a py-spy stack, a KV-event capture or a trace",
+            remedy="give a serving log, a scrape, a dump, a py-spy stack, a KV-event capture or a trace",
         )
     return build([i for i, _ in merged], parts, time.perf_counter() - started)
 

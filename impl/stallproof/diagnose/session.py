@@ -9,7 +9,8 @@ from . import dump as dumps
 from . import parse
 from .bare import contradiction, judge_bare, judge_scrape, leak_on_idle, unanswered
 from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Finding, Quiet, Tally
-from .judge import Result, ev, found, hang, judge_quiet, shm
+from .evidence import Result, ev, found, hang, shm
+from .judge import judge_quiet
 from .metrics import Scrape, Scrapes, version_hints
 from .observe import KEEP, NAN, Obs, Ref, Stats
 from .prefix import Prefix
@@ -17,13 +18,21 @@ from .reader import Control
 from .stacks import Stacks, Thread
 from .version import Version
 
+#: what a kind of line says about the configuration
 _FACTS = {
-    "recv": "connector", "parked": "connector", "sent": "connector", "pull_failed": "connector", "lease": "connector nixl",
-    "delay_free": "connector ascend", "received": "connector ascend", "force_freed": "connector", "transfers": "connector",
-    "p_not_ready": "connector", "producer_timeout": "connector", "read_after_free": "connector nixl",
-    "lookup": "connector ascend", "load_recovered": "connector", "load_failing": "connector", "spec": "spec",
-    "no_preempt": "ascend connector", "ascend_delayed": "ascend connector",
-}  # fmt: skip
+    kind: facts
+    for facts, kinds in (
+        (
+            "connector",
+            "recv parked sent pull_failed force_freed transfers p_not_ready producer_timeout load_recovered",
+        ),
+        ("connector", "load_failing transport"),
+        ("connector nixl", "lease read_after_free"),
+        ("connector ascend", "delay_free received lookup no_preempt ascend_delayed"),
+        ("spec", "spec"),
+    )
+    for kind in kinds.split()
+}
 _GLOBAL = frozenset({"client_timeout", "router_prefill", "router_prefilled", "router_decode"})
 MAX_THREADS = 400
 
@@ -375,7 +384,7 @@ class Instance:
             e.missing = r.missing
 
     def _died(self, e: Engine, end: float) -> bool:
-        """After the last record with tokens: a time-out, a dump or a death, none of which leaves a quiet record."""
+        """After the last record with tokens: a time-out, a dump or a death; none leaves a quiet record."""
         f = hang(e, self) or (shm(e) if e.records else None)
         if f is None or any(
             same.rule == f.rule and same.evidence[-1].ref == f.evidence[-1].ref for same in e.findings
@@ -419,7 +428,8 @@ class Instance:
             self.findings.append(
                 found("lease_expired", "lease-without-reader",
                       [ev(unread[0], "expired with no reader"), ev(unread[-1], "the last one")], any_engine,
-                      concerned=list(t.ids["lease"])[:20], count=len(unread), onset=(unread[0].t, unread[-1].t))
+                      concerned=list(t.ids["lease"])[:20], count=len(unread),
+                      onset=(unread[0].t, unread[-1].t))
             )  # fmt: skip
         thrash = [(i, n) for i, n in self.preempted.items() if n >= 5]
         if thrash:
@@ -428,12 +438,13 @@ class Instance:
         for kind, text in (
             (
                 "client_timeout",
-                "clients or proxies report time-outs ({n} lines): look at the client side first where the engine is progressing or idle",
+                "clients or proxies report time-outs ({n} lines): look there first where the engine is "
+                "progressing or idle",
             ),
             (
                 "p_not_ready",
-                "the prefill side was not ready {n} times; a request that goes on after such a wait may decode on KV that "
-                "never arrived (vLLM #5660): compare its output",
+                "the prefill side was not ready {n} times; a request that goes on afterwards may decode "
+                "on KV that never arrived (vLLM #5660): compare its output",
             ),
             ("load_recovered", "load failures were recovered by recomputing ({n} records)"),
             ("load_failing", "requests were failed because of load failures ({n} records)"),
@@ -450,7 +461,7 @@ class Instance:
 
 
 def _self_preempted(prev: Stats | None, s: Stats) -> bool:
-    """KV usage fell from high to nothing, and what ran went back to waiting: a finished request would not wait."""
+    """KV usage fell from high to nothing, and what ran waits again: a finished request would not wait."""
     return (
         prev is not None
         and s.running == 0

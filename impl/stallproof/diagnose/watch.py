@@ -35,8 +35,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class State(msgspec.Struct, kw_only=True):
     """What is remembered of one engine between polls; also the content of the probe's state file.
 
-    ``quiet``: seconds without progress while requests were there; ``polls``: polls in that state; ``same``: polls
-    in a row in which the decidable condition held. Counters are the last values seen.
+    ``quiet``: seconds without progress while requests were there; ``polls``: polls in that state; ``same``:
+    polls in a row in which the decidable condition held; ``hot``: gaps in a row with steps going on.
+    Counters are the last values seen.
     """
 
     at: float = NAN
@@ -121,9 +122,9 @@ def look(c: Scrape, st: State, now: float, limits: Limits) -> Look:
         or (not first and s.running > 0 and s.running != st.running)
     )
     retried = _grew(queries, st.queries) and not _grew(progress, st.progress)
-    # Every step, one without tokens included, sends a record to the API server. Measured on 0.28.0: 5 to 10 % of a
-    # core while wedged, 0.2 % while idle or in one long step; one scrape costs some 10 ms. New arrivals cost time
-    # as well, but they show as open connections.
+    # Every step, one without tokens included, sends a record to the API server. Measured on 0.28.0: 5 to 10 %
+    # of a core while wedged, 0.2 % while idle; one scrape costs some 10 ms. New arrivals cost as well, but
+    # they show as open connections.
     fds = c.get("process_open_fds")
     hot = gap > 0 and fds == st.fds and (cpu - st.cpu) / gap > 0.02 + 0.05 / gap
     st.hot = st.hot + 1 if hot else 0
@@ -189,7 +190,7 @@ def look(c: Scrape, st: State, now: float, limits: Limits) -> Look:
             )
         return leave(
             UNKNOWN,
-            f"no token for {st.quiet:.0f} s: a long prefill, a compilation or a hang; bound {limits.bound:.0f} s",
+            f"no token for {st.quiet:.0f} s: a long step, compilation or hang; bound {limits.bound:.0f} s",
         )
     if fetching:
         st.quiet = 0.0
@@ -199,9 +200,8 @@ def look(c: Scrape, st: State, now: float, limits: Limits) -> Look:
     if st.quiet >= limits.load_deadline and st.polls >= 2:
         mech = "held_blocks" if s.deferred == 0 else "head_blocks_holders" if s.capacity else "parked"
         return leave(STALLED, f"parked requests are past their deadline ({limits.load_deadline:.0f} s)", mech)
-    return leave(
-        UNKNOWN, f"parked loads may still complete: {st.quiet:.0f} s of {limits.load_deadline:.0f} s", "head_blocks_holders" if s.capacity else "parked"
-    )  # fmt: skip
+    why = f"parked loads may still complete: {st.quiet:.0f} s of {limits.load_deadline:.0f} s"
+    return leave(UNKNOWN, why, "head_blocks_holders" if s.capacity else "parked")
 
 
 def _decidable(s: Stats) -> bool:
