@@ -20,14 +20,13 @@ VERSIONS = os.environ.get("STALLPROOF_TEST_VLLM", "0.23.0 0.28.0 0.32.0").split(
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
-@functools.cache
-def results(version: str) -> dict[str, str]:
-    """Case -> its traceback, empty if it passed."""
+def run_cases(version: str, module: str, extra: dict[str, str]) -> dict[str, str]:
+    """Case -> its traceback, empty if it passed; all cases of ``module`` in one process of the engine."""
     engine = engines.get(version)
     read, write = os.pipe()
     process = subprocess.Popen(
         [str(engine.python), str(HERE / "runner.py"), str(write)],
-        env=engine.env(),
+        env=engine.env({"STALLPROOF_CASES": module, **extra}),
         pass_fds=(write,),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -43,6 +42,11 @@ def results(version: str) -> dict[str, str]:
     if process.returncode != 0:
         found[""] = f"vLLM {version} ended with {process.returncode}:\n{noise[-3000:]}"
     return found
+
+
+@functools.cache
+def results(version: str) -> dict[str, str]:
+    return run_cases(version, "cases", {})
 
 
 @pytest.fixture
