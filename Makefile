@@ -107,6 +107,14 @@ test-upstream: $(STAMP) ## vLLM's own scheduler tests, its classes against ours 
 bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)
 	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- benchmarks/overhead.py $(ARGS)
 
+.PHONY: docs
+docs: $(STAMP) ## the documentation site into site/, strictly: a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: docs-pictures
+docs-pictures: $(STAMP) ## pictures of docs/img from recorded runs (needs Chromium)
+	@$(BIN)/python docs/_pictures.py
+
 .PHONY: rules-table
 rules-table: $(STAMP) ## generate docs/rules-by-version.md from the adapters
 	@$(BIN)/stallproof doctor --table > docs/rules-by-version.md

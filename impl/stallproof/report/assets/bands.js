@@ -39,7 +39,7 @@ SP.parts.bands = async (root, options, page) => {
         if (!value) continue;
         const low = y(base), high = y(base + value);
         g.fillStyle = SP.colour(styles[i]);
-        g.fillRect(left + px, high, 1, low - high);
+        g.fillRect(left + px, high, 1.5, low - high); // no seams where a pixel is no device pixel
         base += value;
       }
       if (hazard >= 0 && sums[hazard][b] > sums[hazard][a]) {
@@ -81,7 +81,7 @@ SP.parts.bands = async (root, options, page) => {
 
   const strip = SP.canvas("Tokens scheduled per call", 52, (g, width, height) => {
     const left = SP.gutter(), scale = (view.to - view.from) / (width - left - 1);
-    g.fillStyle = SP.css("--ink");
+    g.fillStyle = SP.css("--muted");
     for (let px = 0; px < width - left; px++) {
       const a = SP.clamp(Math.floor(view.from + px * scale), 0, n - 1);
       const b = SP.clamp(Math.floor(view.from + (px + 1) * scale), a + 1, n);
@@ -89,10 +89,8 @@ SP.parts.bands = async (root, options, page) => {
       if (!count) continue;
       const value = (tokens[b] - tokens[a]) / count;
       const tall = value ? Math.max(1, (height - 6) * value / most) : 0;
-      g.globalAlpha = 0.65;
-      g.fillRect(left + px, height - 2 - tall, 1, tall);
+      g.fillRect(left + px, height - 2 - tall, 1.5, tall);
     }
-    g.globalAlpha = 1;
     g.fillStyle = SP.css("--muted");
     g.fillRect(left, height - 2, width - left, 1);
     g.textAlign = "right";

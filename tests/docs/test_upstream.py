@@ -1,0 +1,87 @@
+"""What we would send upstream: each test fails on the releases it names, and passes with our patch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from stallproof import engines
+from stallproof.errors import StallproofError
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+N1 = ROOT / "docs" / "upstream" / "n1"
+sys.path.insert(0, str(ROOT / "tests" / "vllm_class" / "upstream"))
+
+
+def linked(source: Path, target: Path, parts: tuple[str, ...]) -> Path:
+    """``target`` mirrors ``source`` by links, with real folders along ``parts``; returns the last of them."""
+    target.mkdir()
+    for item in source.iterdir():
+        if not parts or item.name != parts[0]:
+            (target / item.name).symlink_to(item)
+    return linked(source / parts[0], target / parts[0], parts[1:]) if parts else target
+
+
+def outcome(version: str, tmp_path: Path, patch: Path | None, *files: str, extra: Path | None = None) -> dict:
+    import run as upstream
+
+    try:
+        engine = engines.get(version)
+    except StallproofError as exc:
+        if os.environ.get("STALLPROOF_CI"):
+            raise
+        pytest.skip(f"{exc}".replace("\n", " "))
+    folder = upstream.unpack(version)
+    place = linked(folder, tmp_path / "upstream", ("tests", "v1", "core"))
+    if extra is not None:
+        (place / extra.name).write_text(extra.read_text())
+        files = (f"tests/v1/core/{extra.name}", *files)
+    report = tmp_path / "report.xml"
+    env = engine.env(
+        {
+            "HF_HOME": str(folder / "hub-cache"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_TEST_DEFER_FREE_MODEL": "facebook/opt-125m",
+            "PATCH": str(patch or ""),
+        }
+    )
+    here = [str(tmp_path / "upstream"), str(Path(__file__).parent), env["PYTHONPATH"]]
+    env["PYTHONPATH"] = ":".join([*here, str(upstream.tools(engine.python))])
+    done = subprocess.run(
+        [str(engine.python), "-m", "pytest", "-p", "patched", "-q", "-p", "no:cacheprovider",
+         f"--junitxml={report}", *files],
+        cwd=tmp_path / "upstream", env=env, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+    out = {}
+    for case in ET.parse(report).getroot().iter("testcase"):
+        bad = next((child for child in case if child.tag in ("error", "failure", "skipped")), None)
+        out[case.get("name")] = "passed" if bad is None else f"{bad.tag}: {bad.get('message')}"
+    assert out, done.stdout[-2000:]
+    return out
+
+
+CASES = [f"test_running_request_is_not_starved_by_newcomers[{p}]" for p in ("fcfs", "priority")]
+
+
+def test_n1_fails_on_stock(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, None, extra=N1 / "test_running_not_starved.py")
+    assert set(got) == set(CASES)
+    for message in got.values():
+        assert "refused for 199 steps while" in message, "for the reason it is about, not for another"
+
+
+def test_n1_passes_with_the_patch_and_so_do_the_tests_of_deferral(tmp_path: Path) -> None:
+    got = outcome(
+        "0.32.0", tmp_path, N1 / "fix.patch", "tests/v1/core/test_deferred_block_free.py",
+        extra=N1 / "test_running_not_starved.py",
+    )  # fmt: skip
+    assert set(CASES) <= set(got)
+    assert len(got) > 10
+    assert set(got.values()) == {"passed"}
