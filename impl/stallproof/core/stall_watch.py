@@ -348,6 +348,6 @@ def parse(text: str) -> dict[str, object] | None:
         return None
     try:
         value = json.loads(text[at + len(PREFIX) :])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and value.get("v") == LINE_VERSION else None

@@ -31,9 +31,9 @@ class Scrape(msgspec.Struct, kw_only=True):
     model: str = ""
 
     def get(self, *names: str) -> float:
-        """The first of ``names`` that was scraped, nan otherwise."""
+        """The first of ``names`` that was scraped, nan otherwise; an infinity tells nothing."""
         for n in names:
-            if n in self.values:
+            if math.isfinite(self.values.get(n, NAN)):
                 return self.values[n]
         return NAN
 

@@ -89,7 +89,8 @@ def mooncake(path: Path) -> Iterator[Job]:
 
 def azure(path: Path) -> Iterator[Job]:
     """Read an Azure LLM inference trace (2023). No prefix information."""
-    with path.open(newline="") as handle:
+    # A byte that is no UTF-8 makes its row wrong, not the reader.
+    with path.open(newline="", encoding="utf-8", errors="replace") as handle:
         start: datetime | None = None
         for n, row in enumerate(csv.DictReader(handle), 2):
             try:

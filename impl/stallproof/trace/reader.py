@@ -173,7 +173,7 @@ def _batches(name: str, stream: BinaryIO, note: Callable[[str], None]) -> Iterat
     if rest.strip():
         try:
             last = _lines.decode(rest)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             if first:
                 _first_line(name, rest)
                 raise BadInput(
@@ -203,7 +203,7 @@ def _first_line(name: str, data: bytes) -> None:
         raise BadInput(
             f"{foreign}: the first line is JSON of another kind", path=name, line=1, remedy=remedy
         ) from None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         if text.lstrip().startswith(b'{"t":"header"'):
             return  # a header cut short; the caller decides
         raise BadInput(f"{foreign}: the first line is not JSON", path=name, line=1, remedy=remedy) from None
@@ -222,9 +222,7 @@ def _first_line(name: str, data: bytes) -> None:
 def _decode(name: str, line: int, data: bytes) -> list[Record]:
     try:
         return _lines.decode_lines(data)
-    except msgspec.MsgspecError:
-        pass
-    except UnicodeDecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     good = []
     for i, text in enumerate(data.split(b"\n")[:-1]):
@@ -232,7 +230,7 @@ def _decode(name: str, line: int, data: bytes) -> list[Record]:
             continue
         try:
             good.append(_lines.decode(text))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             if isinstance(exc, msgspec.ValidationError):
                 what, remedy = f"not a record of {SCHEMA}: {exc}", None
             else:
