@@ -2,7 +2,7 @@
 
 The mix: 5 % relevant lines (statistics and request records), the rest access-log, application and library
 lines, mean length about 200 bytes, written once to a temporary file. The dense log has relevant lines only.
-Prints MB/s of processor time (decimal megabytes) and peak memory; ``--json`` for machines.
+Prints MB/s of processor time, best of three, (decimal megabytes) and peak memory; ``--json`` for machines.
 """
 # ruff: noqa: E501 - log lines as they are
 
@@ -69,9 +69,11 @@ def measure(size: int, share: float, folder: Path) -> dict[str, float]:
         for line in lines(size, share):
             f.write(line)
             count += 1
-    t = time.process_time()
-    report = run.diagnose([str(path)])
-    dt = time.process_time() - t
+    dt = float("inf")
+    for _ in range(3):  # the best of three: other work on the machine only ever adds
+        t = time.process_time()
+        report = run.diagnose([str(path)])
+        dt = min(dt, time.process_time() - t)
     assert report.inputs[0]["lines"] == count, (report.inputs, count)
     return {
         "share": share,

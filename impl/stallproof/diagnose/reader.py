@@ -79,14 +79,18 @@ _MARKS: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...] = (
     (b"vllm:", _any),
     (b"Running: ", _any),
     (b"[vllm-ascend]", _any),
-    (b'"POST /pause', _any),
-    (b'"POST /resume', _any),
-    (b'"POST /sleep', _any),
-    (b'"POST /wake_up', _any),
     (b".cpp:", _any),
     (b"\nThread ", _any),
-    (b"\nProcess ", _any),
     (b"Error: ", _any),
+)
+
+
+#: worth a search only once a pause has been seen
+_RESUME: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...] = (
+    (b'"POST /pause', _any),
+    (b'"POST /sleep', _any),
+    (b'"POST /resume', _any),
+    (b'"POST /wake_up', _any),
 )
 
 
@@ -104,6 +108,7 @@ def scan(chunks: Iterator[bytes], ctl: Control) -> Iterator[tuple[int, bytes]]:
     """Yield ``(line number, line)`` of every candidate line, in order, without its line feed."""
     rest = b""
     line0 = 1  # number of the first line of the buffer
+    marks = _MARKS
     for chunk in _with_end(chunks):
         if chunk:
             ctl.bytes += len(chunk)
@@ -123,7 +128,9 @@ def scan(chunks: Iterator[bytes], ctl: Control) -> Iterator[tuple[int, bytes]]:
             buf += b"\n"
         pos = 0
         number = line0
-        for start, end in _hits(buf):
+        if marks is _MARKS and (b'"POST /pause' in buf or b'"POST /sleep' in buf):
+            marks = _MARKS + _RESUME
+        for start, end in _hits(buf, marks):
             number += buf.count(b"\n", pos, start)
             pos = start
             yield number, buf[start:end]
@@ -137,11 +144,11 @@ def _with_end(chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield b""
 
 
-def _hits(buf: bytes) -> list[tuple[int, int]]:
+def _hits(buf: bytes, marks: tuple[tuple[bytes, Callable[[bytes, int], bool]], ...]) -> list[tuple[int, int]]:
     spans: set[tuple[int, int]] = set()
     find = buf.find
     size = len(buf)
-    for mark, test in _MARKS:
+    for mark, test in marks:
         i = find(mark)
         step = len(mark)
         while i >= 0:

@@ -10,6 +10,7 @@ from .clock import show
 from .engine import IDLE, PROGRESSING, STALLED, UNKNOWN, Engine, Finding, Interval, Missing, Verdict
 from .knowledge import MECHANISMS, RANKS, consistent_with
 from .observe import TIERS
+from .rules import RULES
 from .version import Version
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def _finding(f: Finding, e: EngineReport) -> dict[str, Any]:
         "promise": m.promise or None,
         "title": m.title,
         "rule": f.rule,
+        "source": RULES[f.rule].source,
         "tier": f.tier,
         "confidence": f.confidence,
         "onset": {"not_before": _time(f.onset[0]), "not_after": _time(f.onset[1])},
@@ -234,5 +236,6 @@ def _text_finding(f: Finding, e: EngineReport, verbose: bool) -> list[str]:
             + ("" if same[0]["version"] == "fits" else " (version unknown)")
         )
     if verbose:
-        out.append(f"    rule {f.rule}, evidence tier {f.tier} ({TIERS[f.tier]}), confidence {f.confidence}")
+        out.append(f"    rule {f.rule} ({RULES[f.rule].source})")
+        out.append(f"    evidence tier {f.tier} ({TIERS[f.tier]}), confidence {f.confidence}")
     return out
