@@ -8,9 +8,17 @@ from stallproof_proofs.theory import Theory
 
 def theories() -> list[Theory]:
     """Every theory. Importing their modules loads Z3."""
-    from stallproof_proofs.proofs import blocks, loops, order, refcount, sums
+    from stallproof_proofs.proofs import blocks, commit, loops, order, refcount, sums
 
-    return [blocks.gate, blocks.defer, refcount.theory, sums.theory, loops.theory, order.theory]
+    return [
+        blocks.gate,
+        blocks.defer,
+        refcount.theory,
+        sums.theory,
+        loops.theory,
+        commit.theory,
+        order.theory,
+    ]
 
 
 def assumptions() -> list[Assumption]:

@@ -23,7 +23,9 @@ TIMEOUT_MS = 20_000
 
 def select(only: Sequence[str] = ()) -> list[Obligation]:
     """Obligations whose name or theory equals or matches one of ``only`` (all, if it is empty)."""
-    every = [o for t in theories() for o in t.obligations()]
+    heads = [pattern.split("/")[0] for pattern in only] or ["*"]
+    wanted = [t for t in theories() if any(fnmatch.fnmatchcase(t.name, h) for h in heads)]
+    every = [o for t in wanted for o in t.obligations()]
     if not only:
         return every
     out = []

@@ -38,7 +38,7 @@ def test_table_says_how_many(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_failure_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from stallproof_proofs import runner
 
-    monkeypatch.setattr(runner, "query", lambda cond: ("unknown", "timeout", frozenset()))
+    monkeypatch.setattr(runner, "query", lambda cond, timeout_ms=0: ("unknown", "timeout", frozenset()))
     code, out, _ = call(capsys, *SOME)
     assert code == Exit.FINDING
     assert "FAIL" in out

@@ -77,7 +77,7 @@ def test_an_unknown_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason
     o = Obligation("t/hard", "t", lambda: ({}, hard))
     assert runner.query.__defaults__ is not None
-    monkeypatch.setattr(runner, "query", lambda cond: ("unknown", "timeout", frozenset()))
+    monkeypatch.setattr(runner, "query", lambda cond, timeout_ms=0: ("unknown", "timeout", frozenset()))
     assert not runner.check(o).ok
 
 

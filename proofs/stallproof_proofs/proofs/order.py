@@ -41,7 +41,7 @@ from stallproof_proofs.systems.order import (
 from stallproof_proofs.theory import Inductive, Twin, substituted
 
 
-def _shape(s: State) -> dict[str, Bool]:
+def shape(s: State) -> dict[str, Bool]:
     live = is_(s, q, WAITING, LOADING, RECEIVED, HELD, RUNNING)
     run = s.st(q) == RUNNING
     return {
@@ -280,7 +280,7 @@ def _doors(s: State) -> dict[str, Bool]:
     }
 
 
-def _wedge(s: State) -> dict[str, Bool]:
+def wedge(s: State) -> dict[str, Bool]:
     inside = s.mode() != IDLE
     quiet = z3.And(inside, z3.Not(s.acted()))
     idle = z3.And(
@@ -315,7 +315,7 @@ def _wedge(s: State) -> dict[str, Bool]:
 
 
 def auxiliary(s: State) -> dict[str, Bool]:
-    return {**_shape(s), **_call(s), **_doors(s), **_wedge(s)}
+    return {**shape(s), **_call(s), **_doors(s), **wedge(s)}
 
 
 def _chunk_fits_only(s: State, a: Action) -> Action:

@@ -2,9 +2,9 @@
 
 A call is ``Begin``, ``Promote`` and ``Reject``, the running loop (``Serve``, ``Skip``, ``RunEvict``,
 ``Preempt``, ``SelfPreempt``, ``Wait``), the admission loop (``NotYet``, ``StartLoad``, ``Admit``,
-``AdmEvict``, ``Refuse``, ``Pass``) and ``Dispatch``; the rest happens between calls. ``spec/Sched.tla`` makes one atomic
-action of a call; each micro-step (:mod:`stallproof_proofs.systems.order_steps`) is one iteration of its
-``RunLoop`` or ``AdmLoop``. FenceMode is GateLoads: a release is immediate.
+``AdmEvict``, ``Refuse``, ``Pass``) and ``Dispatch``; the rest happens between calls. ``spec/Sched.tla`` makes
+one atomic action of a call; each micro-step (:mod:`stallproof_proofs.systems.order_steps`) is one iteration
+of its ``RunLoop`` or ``AdmLoop``. FenceMode is GateLoads: a release is immediate.
 
 Counts: a block is a unit. ``ph`` counts steps in flight that will yield a token (``Placeholders``), ``nfl``
 steps in flight. A request is never reused: an arrival is a new one, so ``ord`` is fixed.

@@ -288,9 +288,16 @@ def adm_loop(s: State) -> list[Action]:
                 "chunk": n0 == chunk(s, r0),
                 "some": n0 > 0,
             },
-            {**_take(s, r0, {"st": z3.IntVal(RUNNING), "pf": z3.BoolVal(True)}), **seen, **given},
+            {
+                **_take(s, r0, {"st": z3.IntVal(RUNNING), "pf": z3.BoolVal(True)}),
+                **at(
+                    s, r0, noload=z3.Or(s.noload(r0), flag)
+                ),  # flag: no load after a preemption (not Reload)
+                **seen,
+                **given,
+            },
             "AdmLoop: Admit",
-            (r0, n0),
+            (r0, n0, flag),
         ),
         _act(
             s,
@@ -510,9 +517,9 @@ def between_calls(s: State) -> list[Action]:
             s,
             "Abort",
             r0,
-            {**idle, **live, "not_loading": s.st(r0) != LOADING},
+            {**idle, **live},
             _give_up(s, r0, st=z3.IntVal(FINISHED)),
-            "Abort",
+            "Abort; a load that has not started is cancelled",
         ),
         _act(
             s,
@@ -574,9 +581,8 @@ def init(s: State) -> list[Bool]:
     ]
 
 
-def facts(s: State) -> list[Bool]:
-    """What holds in every state: about constants, and of exact sums (proved in theory ``sums``)."""
-    no_prefill_left_out = forall(q, z3.Implies(z3.And(s.st(q) == RUNNING, s.pf(q)), s.comp(q) < s.tok(q)))
+def constants() -> list[Bool]:
+    """What is assumed of the constants."""
     return [
         Blocks >= 1,
         Look >= 0,
@@ -584,6 +590,14 @@ def facts(s: State) -> list[Bool]:
         Patience >= 0,
         forall(q, u, z3.Implies(order(q) == order(u), q == u)),
         forall(q, z3.And(order(q) >= 0, ext(q) >= 0, ext(q) < total(q))),
+    ]
+
+
+def facts(s: State) -> list[Bool]:
+    """What holds in every state: about constants, and of exact sums (proved in theory ``sums``)."""
+    no_prefill_left_out = forall(q, z3.Implies(z3.And(s.st(q) == RUNNING, s.pf(q)), s.comp(q) < s.tok(q)))
+    return [
+        *constants(),
         *(members(s, t, q) for t in SUMS),
         z3.Implies(no_prefill_left_out, forall(u, s.Spf(u) <= s.Sres())),
         positive(s, OWN, q),

@@ -1,0 +1,385 @@
+"""The relations of theory ``order``, run on states of the model: guards and post-states must agree.
+
+For each sampled reachable state of the model and each of its actions the same step is made with the Z3
+relations, evaluated on that concrete state. A scheduling call is a path of micro-steps: at each of them the
+guards of *all* micro-steps are evaluated for all requests (both polarities), and exactly one may be enabled,
+after the choices that the relations leave open on purpose are made as the model makes them:
+
+* which answer the connector gives, and which victim a commit takes first (least progressed),
+* whether patience waits (the theorems hold for every choice), whether rule E is used,
+* when a started load completes (the relations have no gate: they allow it earlier).
+
+The state after the path must be the state after the model's call. Sums are compared with the sums themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stallproof_model import sched
+from stallproof_model.state import Constants, State, at, constants
+from stallproof_proofs.evaluate import Evaluator
+from stallproof_proofs.logic import Action
+from stallproof_proofs.systems import order as m
+from stallproof_proofs.systems import order_steps as steps
+
+CODES = {
+    "finished": m.FINISHED,
+    "zombie": m.ZOMBIE,
+    "held": m.HELD,
+    "received": m.RECEIVED,
+    "loading": m.LOADING,
+    "waiting": m.WAITING,
+    "preempted": m.WAITING,
+    "running": m.RUNNING,
+    "new": m.NEW,
+}
+PER_REQUEST = ("st", "own", "comp", "tok", "ph", "pf", "noload", "ny", "fl", "quar")
+HEAD_STEPS = ("Promote", "Reject")
+CALL = {
+    m.HEAD: ("Promote", "Reject", "HeadEnd"),
+    m.RUNLOOP: ("Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait", "LoopEnd", "Dispatch"),
+    m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
+    m.CLOSED: ("Dispatch",),
+}
+#: model action -> relations that may stand for it, and whether the model's gate must be open
+BETWEEN = {
+    "XferDone": ("XferDone",),
+    "XferFail": ("XferFail",),
+    "Expire": ("Expire",),
+    "LateDone": ("LateDone",),
+    "XferFreed": ("XferFreed",),
+    "Arrive": ("Arrive",),
+}
+
+
+@dataclass
+class Report:
+    """Counts of a differential run; ``differences`` says in words where the two disagree (first 20)."""
+
+    transitions: int = 0
+    micro: int = 0
+    enabled: int = 0
+    disabled: int = 0
+    by_action: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+    found: int = 0
+
+    def differ(self, text: str) -> None:
+        self.found += 1
+        if len(self.differences) < 20:
+            self.differences.append(text)
+
+
+class Relations:
+    """The actions of theory ``order``, runnable on concrete states of a model with ``n`` requests.
+
+    ``mutate`` changes an action before it is used: a relation that is wrong must show differences.
+    """
+
+    def __init__(self, n: int, mutate: Callable[[Action], Action] | None = None) -> None:
+        self.s = m.vocabulary.state()
+        self.requests = range(1, n + 1)
+        self.evaluate = Evaluator({"Request": self.requests})
+        change = mutate or (lambda a: a)
+        self.actions = {a.name: change(a) for a in steps.actions(self.s)}
+        self.terms: dict[str, dict[str, tuple[Any, Any]]] = {}
+        q = m.q
+        for name, a in self.actions.items():
+            self.terms[name] = {}
+            for var, update in a.updates.items():
+                indexed = bool(m.vocabulary.vars[var].dom)
+                self.terms[name][var] = (indexed, update(q) if indexed else update())
+
+    def enabled(self, name: str, env: dict[str, Any]) -> bool:
+        return all(self.evaluate(g, env) for g in self.actions[name].guards.values())
+
+    def apply(self, name: str, env: dict[str, Any]) -> dict[str, Any]:
+        out = dict(env)
+        for var, (indexed, term) in self.terms[name].items():
+            code = self.evaluate.compile(term)
+            if indexed:
+                out[var] = {r: code({**env, "q": r}, ()) for r in self.requests}
+            else:
+                out[var] = code(env, ())
+        return out
+
+
+def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
+    """The model's state as values of the relations' variables, with exact sums."""
+    reqs = range(1, c.N + 1)
+    env: dict[str, Any] = {
+        "B": c.B,
+        "Look": c.Look,
+        "ChunkCap": c.ChunkCap,
+        "P": c.P,
+        "Budget": c.Budget,
+        "flag": False,
+        "pat!any": 0,
+        "n0": 0,
+        "r0": 1,
+        "v0": 1,
+        "ord": {r: S.ord.index(r) for r in reqs},
+        "Total": {r: at(c.Total, r) for r in reqs},
+        "Ext": {r: at(c.Ext, r) for r in reqs},
+        "st": {r: CODES[at(S.st, r)] for r in reqs},
+        "ph": {r: sched.Placeholders(S, r) for r in reqs},
+        "pf": {r: pf[r - 1] for r in reqs},
+        "free": S.free,
+        "nfl": len(S.infl),
+        "pat": S.pat,
+        "pw": S.pw,
+        "mode": m.IDLE,
+        "ptr": 0,
+        "budget": 0,
+        "hast": False,
+        "tgt": 1,
+        "dw": 1,
+        "cw": 1,
+        "nfls": 0,
+    }
+    for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
+        env[name] = {r: at(getattr(S, name), r) for r in reqs}
+    for name in ("hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
+        env[name] = False
+    for name in ("seen", "refused", "given", "heard"):
+        env[name] = dict.fromkeys(reqs, False)
+    for name in ("c1s", "c2s", "c3s", "c4s", "sts", "owns", "phs"):
+        env[name] = dict.fromkeys(reqs, 0)
+    return env
+
+
+class Differ:
+    """Compares the model with the relations on one configuration."""
+
+    def __init__(
+        self, c: Constants, report: Report, mutate: Callable[[Action], Action] | None = None
+    ) -> None:
+        self.c, self.report, self.rel = c, report, Relations(c.N, mutate)
+        s, ev = self.rel.s, self.rel.evaluate
+        self.sums = [
+            (t.name, bool(t.index), ev.compile(t.term(s, m.q, *([m.u] if t.index else [])))) for t in m.SUMS
+        ]
+
+    def start(self, S: State, pf: Sequence[bool]) -> dict[str, Any]:
+        env = environment(self.c, S, pf)
+        return {**env, **self.totals(env)}
+
+    def totals(self, env: dict[str, Any]) -> dict[str, Any]:
+        reqs = self.rel.requests
+        out: dict[str, Any] = {}
+        for name, indexed, term in self.sums:
+            at_u = {
+                u: sum(term({**env, "q": q, "u": u}, ()) for q in reqs) for u in (reqs if indexed else (1,))
+            }
+            out[name] = at_u if indexed else at_u[1]
+        return out
+
+    # -------------------------------------------------------------- one scheduling call
+
+    def options(self, env: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """Every enabled micro-step with its choices. Guards that are false are counted too."""
+        out = []
+        for name in CALL[env["mode"]]:
+            params = {p.decl().name() for p in self.rel.actions[name].params if hasattr(p, "decl")}
+            for r in self.rel.requests if "r0" in params or "v0" in params else (1,):
+                for v in self.rel.requests if "v0" in params else (1,):
+                    here = {**env, "r0": r, "v0": v, "flag": not self.c.Reload}
+                    rest = env["tok"][r] + env["ph"][r] - env["comp"][r]
+                    right = min(rest, env["budget"], self.c.ChunkCap)
+                    for n in (right, right - 1, right + 1) if "n0" in params else (0,):
+                        here = {**here, "n0": n}
+                        if self.rel.enabled(name, here):
+                            self.report.enabled += 1
+                            out.append((name, here))
+                        else:
+                            self.report.disabled += 1
+        return out
+
+    def choose(
+        self, options: list[tuple[str, dict[str, Any]]], S: State, NY: Sequence[int]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Make the choices that the relations leave open, as the model makes them."""
+        names = {n for n, _ in options}
+        if names & {"Promote", "Reject"} and "HeadEnd" not in names:
+            return options[:1]  # any order: the steps commute
+        if "NotYet" in names:
+            r = next(e["r0"] for n, e in options if n == "NotYet")
+            options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
+        evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict")]
+        if evict and (evict[0][0] == "AdmEvict" or self.c.RunEvict):
+            key = lambda o: (o[1]["comp"][o[1]["v0"]], -o[1]["ord"][o[1]["v0"]])  # noqa: E731
+            return [min(evict, key=key)]
+        options = [(n, e) for n, e in options if n not in ("RunEvict", "AdmEvict")]
+        if "Wait" in names:
+            waits = any(e.out for e in S.infl)  # CanFree: a step in flight yields a token
+            options = [(n, e) for n, e in options if (n == "Wait") == waits]
+        return options
+
+    def call(self, S: State, pf: Sequence[bool], NY: Sequence[int]) -> None:
+        env = self.start(S, pf)
+        env = self.rel.apply("Begin", {**env})
+        for _ in range(200):
+            if env["mode"] == m.IDLE:
+                break
+            options = self.choose(self.options(env), S, NY)
+            if len(options) != 1:
+                self.report.differ(f"mode {env['mode']}: enabled {[(n, e['r0']) for n, e in options]} in {S}")
+                return
+            name, here = options[0]
+            env = self.rel.apply(name, here)
+            self.report.micro += 1
+            self.report.by_action[name] += 1
+        T = sched.SchedR(self.c, S, NY)
+        self.same("Schedule", env, T, None)
+
+    # -------------------------------------------------------------- between calls
+
+    def between(self, S: State, pf: Sequence[bool]) -> None:
+        base = self.start(S, pf)
+        for r in self.rel.requests:
+            env = {**base, "r0": r, "flag": False}
+            for name in BETWEEN:
+                model = list(getattr(sched, name)(self.c, S, r))
+                ours = self.rel.enabled(name, env)
+                self.report.enabled += ours
+                self.report.disabled += not ours
+                gated = name in ("XferDone", "XferFail", "Expire") and at(S.gate, r) > 0
+                off = name == "Expire" and not self.c.Deadlines
+                if bool(model) != ours and not ((gated or off) and ours):
+                    self.report.differ(f"{name}({r}) enabled {ours}, model {bool(model)} in {S}")
+                elif model and ours:
+                    self.step(name, env, model[0])
+            for T in sched.Abort(self.c, S, r):
+                name = "AbortLoading" if at(T.st, r) == "zombie" else "Abort"
+                if self.rel.enabled(name, env):
+                    self.step(name, env, T)
+                else:
+                    self.report.differ(f"{name}({r}) is not enabled in {S}")
+
+    def step(self, name: str, env: dict[str, Any], T: State) -> None:
+        self.report.micro += 1
+        self.report.by_action[name] += 1
+        self.same(name, self.rel.apply(name, env), T, None)
+
+    def process(self, S: State, pf: Sequence[bool], E: Sequence[int], T: State) -> None:
+        env = self.start(S, pf)
+        for r in sorted(S.infl[0].out):
+            here = {**env, "r0": r, "flag": r in E}
+            can = [n for n in ("Deliver", "DeliverLast", "DeliverLate") if self.rel.enabled(n, here)]
+            self.report.enabled += len(can)
+            self.report.disabled += 3 - len(can)
+            if len(can) != 1:
+                self.report.differ(f"delivery to {r}: enabled {can} in {S}")
+                return
+            env = self.rel.apply(can[0], here)
+            self.report.micro += 1
+            self.report.by_action[can[0]] += 1
+        if not self.rel.enabled("Pop", env):
+            self.report.differ(f"Pop is not enabled after {S}")
+            return
+        env = self.rel.apply("Pop", env)
+        self.report.by_action["Pop"] += 1
+        self.same("Process", env, T, None)
+
+    # -------------------------------------------------------------- comparison
+
+    def same(self, what: str, env: dict[str, Any], T: State, pf: Sequence[bool] | None) -> None:
+        self.report.transitions += 1
+        want = environment(self.c, T, [env["pf"][r] for r in self.rel.requests])
+        wrong = [v for v in (*PER_REQUEST, "free", "nfl") if env[v] != want[v]]
+        totals = self.totals(env)
+        wrong += [name for name in totals if env[name] != totals[name]]
+        if wrong:
+            got = {v: (env[v], want.get(v, totals.get(v))) for v in wrong}
+            self.report.differ(f"{what}: relations and model differ in {got} after {T}")
+
+    def compare(self, S: State, pf: Sequence[bool]) -> None:
+        """Every action of the model in ``S``."""
+        c = self.c
+        if len(S.infl) < c.D:
+            for NY in sched.subsets(sched.CanDefer(c, S)):
+                self.call(S, pf, NY)
+        if S.infl:
+            for E in sched.subsets(S.infl[0].out) if c.Eos else ((),):
+                self.process(S, pf, E, sched.ProcR(c, S, E))
+        self.between(S, pf)
+
+
+def ghosts(c: Constants, limit: int) -> Iterator[tuple[State, tuple[bool, ...]]]:
+    """Reachable states with the ghost ``pf``: running, no token committed since its admission."""
+    first = (sched.Init(c), (False,) * c.N)
+    seen, todo = {first}, [first]
+    while todo:
+        S, pf = todo.pop()
+        yield S, pf
+        for name, _, T in sched.Next(c, S):
+            step = T.infl[-1].out if name == "Schedule" and len(T.infl) > len(S.infl) else frozenset()
+            after = tuple(
+                at(T.st, r) == "running" and r not in step and (at(S.st, r) != "running" or pf[r - 1])
+                for r in range(1, c.N + 1)
+            )
+            if (T, after) not in seen and len(seen) < limit:
+                seen.add((T, after))
+                todo.append((T, after))
+
+
+def random_constants(rng: random.Random) -> Constants:
+    """A configuration under OneOrder, inside the scope of theory ``order``."""
+    n = rng.randint(2, 3)
+    b = rng.randint(3, 6)
+    prompt = [rng.randint(1, min(3, b - 1)) for _ in range(n)]
+    return constants(
+        N=n,
+        B=b,
+        D=rng.randint(1, 2),
+        Budget=rng.choice([1, 2, 3, 99]),
+        ChunkCap=rng.choice([1, 1, 2, 99]),
+        Prompt=prompt,
+        Total=[min(p + rng.randint(1, 3), b + 1) for p in prompt],
+        Ext=[rng.randint(0, p) for p in prompt],
+        Look=rng.choice([0, 0, 1]),
+        P=rng.choice([0, 1, 2]),
+        K=rng.randint(0, 1),
+        RunEvict=rng.random() < 0.5,
+        Reload=rng.random() < 0.5,
+        Eos=rng.random() < 0.3,
+        Aborts=rng.random() < 0.3,
+        Deadlines=rng.random() < 0.4,
+        Fails=rng.randint(0, 1),
+        Fcfs=rng.random() < 0.5,
+        Late=[1] if rng.random() < 0.3 else [],
+    )
+
+
+def run(
+    seed: int = 0,
+    transitions: int = 2000,
+    mutate: Callable[[Action], Action] | None = None,
+    progress: Callable[[Report], None] | None = None,
+    stop_at: int | None = None,
+) -> Report:
+    """Compare at least ``transitions`` transitions, from random configurations and random reachable states.
+
+    ``stop_at``: stop after so many differences.
+    """
+    rng, report = random.Random(seed), Report()
+    while report.transitions < transitions and (stop_at is None or report.found < stop_at):
+        c = random_constants(rng)
+        sample = list(ghosts(c, 600))
+        differ = Differ(c, report, mutate)
+        # half of the states at random, half where blocks are short: refusals, evictions, preemptions
+        picked = rng.sample(sample, min(12, len(sample)))
+        tight = [x for x in sample if x[0].run and x[0].wq and x[0].free <= 1]
+        for S, pf in picked + rng.sample(tight, min(12, len(tight))):
+            differ.compare(S, pf)
+        if progress:
+            progress(report)
+    return report
+
+
+__all__ = ["Report", "random_constants", "run"]
