@@ -15,6 +15,12 @@ from typing import Any
 
 
 def main() -> int:
+    # Deadlines are in seconds, and a step of the harness is one; internal errors of a guard must show.
+    os.environ.setdefault("STALLPROOF_LOAD_DEADLINE_S", "64")
+    os.environ.setdefault("STALLPROOF_DEFERRAL_DEADLINE_S", "64")
+    os.environ.setdefault("STALLPROOF_WAIT_DEADLINE_S", "64")
+    os.environ.setdefault("STALLPROOF_SESSION_DEADLINE_S", "64")
+    os.environ.setdefault("STALLPROOF_STRICT", "1")
     out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
 
     def say(**fields: Any) -> None:

@@ -160,6 +160,9 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None)
         sched.max_num_scheduled_tokens = e.budget_tokens
     if e.lookahead:
         sched.num_lookahead_tokens = e.lookahead
+        if isinstance(getattr(sched, "_spec_decode_step_blocks", None), int):
+            sched._spec_decode_step_blocks = -(-e.lookahead // e.block_size)
+        sched.use_eagle = True  # up to 0.30 the reservation of a load depends on it
     if e.zeroing:
         sched.needs_kv_cache_zeroing = True
     return sched

@@ -81,7 +81,8 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
             return None, False
         if r in self.loaded and not s.get("again"):
             return 0, False
-        available = min(s.get("tokens", 0), request.num_tokens)
+        sync = s.get("mode", "async") == "sync"  # the step that uses it must have a token to compute
+        available = min(s.get("tokens", 0), request.num_tokens - sync)
         new = max(0, available - num_computed_tokens)
         self.hit[r] = num_computed_tokens
         return new, new > 0 and s.get("mode", "async") == "async"

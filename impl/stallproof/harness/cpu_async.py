@@ -71,7 +71,7 @@ def register() -> None:
     fake.Event, fake.Stream = _Event, _Stream
     fake.current_stream = fake.default_stream = lambda *a, **k: _Stream()
     fake.stream = lambda *a, **k: contextlib.nullcontext()
-    torch.Event = _Event  # type: ignore[misc,assignment]
+    torch.Event = _Event
     with contextlib.suppress(Exception):
         # Some releases put poorer placeholders of their own in while the runner is built.
         import vllm.v1.worker.cpu_model_runner as runner

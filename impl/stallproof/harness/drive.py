@@ -15,6 +15,8 @@ from stallproof.scenario import Load, Request, Scenario, Stream
 _TAIL = 64
 #: calls in a row with work, nothing in flight and nothing pending outside, that count as a wedge
 _WEDGE = 3
+#: idle steps with a report due that count as a lost wake-up
+_UNPOLLED = 16
 
 
 @dataclass
@@ -65,22 +67,22 @@ def _tokens(seed: str, n: int) -> list[int]:
 class Run:
     """One scenario on one live scheduler; :meth:`go` does it all."""
 
-    def __init__(self, scenario: Scenario, cls: type, version: str, name: str, trace: str | None = None):
+    def __init__(self, scenario: Scenario, cls: type, version: str, name: str, trace: str):
         from stallproof.harness.config import make_scheduler
-        from stallproof.vllm.recording import attach, attach_file, recorded
+        from stallproof.vllm.recording import attach_file, recorded
 
         self.sc = scenario
+        self.step = 0
         self.clock = Clock()
         self.result = Result(scenario.id, version, name)
         self.sched = make_scheduler(recorded(cls), scenario.engine)
         self.watch = Monitors(depth=scenario.engine.depth)
-        if trace:
-            rec = attach_file(
-                self.sched, trace, source="harness", every=1, clock=self.clock, run=_run_id(scenario, version)
-            )
-            rec.put = _both(rec.put, self.watch)
-        else:
-            rec = attach(self.sched, self.watch, every=1, clock=self.clock)
+        rec = attach_file(
+            self.sched, trace, source="harness", every=1, clock=self.clock, run=_run_id(scenario, version)
+        )
+        rec.put = _both(rec.put, self.watch)
+        #: one step of the harness is one second for deadlines
+        self.sched._sp_now = lambda: float(self.step)
         self.rec = rec
         self.connector = self.sched.connector
         self.flight: deque[tuple[Any, dict[str, bool]]] = deque()
@@ -103,6 +105,8 @@ class Run:
         self.arrived: dict[str, int] = {}
         self.aborts: list[tuple[int, str]] = []
         self.quiet = 0
+        self.owed = 0
+        self.turns: dict[str, int] = {}
         self.objects: dict[str, Any] = {}
         self.requests_made = 0
 
@@ -126,6 +130,7 @@ class Run:
             if self._has_requests():
                 self._dispatch()
             elif not self.flight and not self.waiting:
+                self._unpolled()
                 tail += 1
                 if tail > _TAIL and not self._pending():
                     break
@@ -140,6 +145,18 @@ class Run:
         while self.flight and not self.result.died:
             self._process()
 
+    def _unpolled(self) -> None:
+        """The engine sleeps although a report is due: nobody will ever ask for it."""
+        due = any(
+            x.script.get("outcome") != "lost" and self.step - at >= x.script.get("delay", 2)
+            for at, x in self.loads
+        ) or any(at <= self.step and o != "lost" for at, _, o in self.sends)
+        self.owed = self.owed + 1 if due and self._unfinished() else 0
+        if self.owed >= _UNPOLLED:
+            self.watch.found(
+                "BoundedWait", f"a completion is due for {self.owed} steps and is never asked for"
+            )
+
     def _has_requests(self) -> bool:
         s = self.sched
         if hasattr(s, "has_requests"):
@@ -152,6 +169,9 @@ class Run:
             self._add(rid, asked)
             if asked.abort >= 0:
                 self.aborts.append((asked.abort, rid))
+        for rid, q in list(self.live.items()):
+            if isinstance(q, Request) and q.turns and rid not in self.ended:
+                self._turn(rid, q)
         for i, stream in enumerate(self.sc.stream):
             if self.step < stream.start or self.all <= set(self.ended):
                 continue
@@ -173,6 +193,22 @@ class Run:
         for at in self.sc.at:
             if at.step == self.step:
                 self._do(at.do)
+
+    def _turn(self, rid: str, q: Request) -> None:
+        """Give a session its next chunk, or close it after the last."""
+        k = self.turns.get(rid, 0)
+        request = self.sched.requests.get(rid)
+        parked = request is not None and request.status.name == "WAITING_FOR_STREAMING_REQ"
+        if k >= len(q.turns):
+            if parked:
+                self._ended(rid, "session closed")
+                self.sched.add_request(self._request(rid, [], 1, q, resumable=False))
+            return
+        turn = q.turns[k]
+        if self.step >= turn.at if turn.at >= 0 else parked:
+            self.turns[rid] = k + 1
+            prompt = _tokens(f"{rid}/{k}", turn.prompt)
+            self.sched.add_request(self._request(rid, prompt, turn.max_tokens, q, resumable=True))
 
     def _is(self, rid: str, state: str) -> bool:
         request = self.sched.requests.get(rid)
@@ -201,6 +237,19 @@ class Run:
         self.ended.setdefault(rid, "abort")
 
     def _add(self, rid: str, q: Request | Stream) -> None:
+        prompt = _tokens(rid, q.prompt)
+        if isinstance(q, Request) and q.prefix:
+            prompt[: q.prefix_tokens] = _tokens(f"prefix {q.prefix}", q.prefix_tokens)
+        session = isinstance(q, Request) and bool(q.turns or q.abandoned)
+        request = self._request(rid, prompt, q.max_tokens, q, resumable=session)
+        if isinstance(q, Request) and q.grammar:
+            _grammar(request, q.grammar)
+        self.live[rid] = q
+        self.objects[rid] = request
+        self.arrived[rid] = self.step
+        self.sched.add_request(request)
+
+    def _request(self, rid: str, prompt: list[int], n: int, q: Request | Stream, resumable: bool) -> Any:
         from vllm.sampling_params import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -210,17 +259,21 @@ class Run:
             init_none_hash(sha256)
         self.requests_made += 1
         script = _script(q.load) if q.load else {}
-        if isinstance(q, Request) and q.send:
-            script["send"] = {"delay": q.send.delay, "outcome": q.send.outcome}
+        extra: dict[str, Any] = {}
+        if isinstance(q, Request):
+            if q.send:
+                script["send"] = {"delay": q.send.delay, "outcome": q.send.outcome}
+            if q.grammar:
+                from vllm.sampling_params import StructuredOutputsParams
+
+                extra["structured_outputs"] = StructuredOutputsParams(regex="a+")
         params = SamplingParams(
-            max_tokens=q.max_tokens,
+            max_tokens=n,
             ignore_eos=True,
             temperature=0.0,
             extra_args={"kv_transfer_params": {"script": script}} if script else None,
+            **extra,
         )
-        prompt = _tokens(rid, q.prompt)
-        if isinstance(q, Request) and q.prefix:
-            prompt[: q.prefix_tokens] = _tokens(f"prefix {q.prefix}", q.prefix_tokens)
         request = EngineRequest(
             request_id=rid,
             prompt_token_ids=prompt,
@@ -229,13 +282,11 @@ class Run:
             arrival_time=float(self.requests_made),
             priority=q.priority,
             block_hasher=get_request_block_hasher(self.sc.engine.block_size, sha256),
+            resumable=resumable,
         )
         if script:
             request.kv_transfer_params = {"script": script}
-        self.live[rid] = q
-        self.objects[rid] = request
-        self.arrived[rid] = self.step
-        self.sched.add_request(request)
+        return request
 
     # ------------------------------------------------------------ dispatch and process
 
@@ -245,6 +296,7 @@ class Run:
         before = {r: self.rec.counts.get(r, 0) for r in ("load", "evict", "finish", "not_yet")}
         output = self.sched.schedule()
         self._wedge(output, before)
+        self.watch.ready(self._ready(), output.num_scheduled_tokens)
         samples = {}
         for rid in output.num_scheduled_tokens:
             request = self.sched.requests[rid]
@@ -273,6 +325,21 @@ class Run:
                 "NoWedge", f"{', '.join(stuck[:6])} unfinished, {self.rec.probe.free()} blocks free, "
                 "nothing in flight or pending, and the call does nothing",
             )  # fmt: skip
+
+    def _ready(self) -> list[str]:
+        """Requests that wait for nothing but the scheduler."""
+        out = []
+        for r, request in self.sched.requests.items():
+            name = request.status.name
+            if name == "WAITING_FOR_REMOTE_KVS" and r not in self.sched.finished_recving_kv_req_ids:
+                continue
+            if name.startswith("WAITING_FOR_S") or request.is_finished() or r in self.ended:
+                continue
+            script = (request.kv_transfer_params or {}).get("script", {})
+            if script.get("defer", 0) > 0 and name == "WAITING":
+                continue
+            out.append(r)
+        return out
 
     def _paused(self) -> bool:
         state = getattr(self.sched, "pause_state", None)
@@ -306,11 +373,15 @@ class Run:
         for client in produced.values():
             for o in client.outputs:
                 self.outputs[o.request_id] = self.outputs.get(o.request_id, 0) + len(o.new_token_ids)
-                if o.finish_reason is not None:
+                if o.finish_reason is not None and not self._session(o.request_id):
                     self._ended(o.request_id, str(o.finish_reason).lower())
         for rid, request in self.objects.items():
             if rid not in self.ended and request.is_finished():
                 self._ended(rid, request.status.name)
+
+    def _session(self, rid: str) -> bool:
+        q = self.live.get(rid)
+        return isinstance(q, Request) and bool(q.turns or q.abandoned)
 
     def _ended(self, rid: str, how: str) -> None:
         if rid not in self.ended:
@@ -392,19 +463,33 @@ class Run:
             )
             for x in left
         }
+        outside = [x for x in left if self._waits_outside(x)]
+        if outside:
+            self.watch.found("BoundedWait", f"{outside[0]} waits for an answer that never comes: {text}")
         x = max(left, key=lambda y: overtaken[y])
         if self.sc.stream and overtaken[x] >= 16:
             self.watch.found("NoStarvation", f"{text}; {overtaken[x]} later arrivals finished before {x}")
-        elif self.quiet < _WEDGE:
+        elif self.quiet < _WEDGE and set(left) - set(outside):
             self.watch.found("Termination", text)
+
+    def _waits_outside(self, rid: str) -> bool:
+        request = self.sched.requests.get(rid)
+        if request is None or request.is_finished():
+            return False
+        name = request.status.name
+        if name == "WAITING_FOR_REMOTE_KVS":
+            return rid not in self.sched.finished_recving_kv_req_ids
+        script = (request.kv_transfer_params or {}).get("script", {})
+        return name.startswith("WAITING_FOR_S") or script.get("defer", 0) > self.connector_asked(rid)
+
+    def connector_asked(self, rid: str) -> int:
+        return self.connector.asked.get(rid, 0) if self.connector is not None else 0
 
     def _leaks(self) -> None:
         """All finished, nothing in flight: free + quarantined = pool."""
         if set(self.live) - set(self.ended) or self._pending():
             return
-        held = getattr(self.sched, "sp_quarantined", None)
-        out = len(held()) if callable(held) else 0
-        missing = self.sc.engine.blocks - self.rec.probe.free() - out
+        missing = self.sc.engine.blocks - self.rec.probe.free() - self.watch.quarantined
         if missing:
             self.watch.found("NoLeak", f"all requests have ended, {missing} blocks never came back")
 
@@ -428,16 +513,47 @@ def _run_id(scenario: Scenario, version: str) -> str:
     return hashlib.sha256(f"{scenario.id} {version}".encode()).hexdigest()[:16]
 
 
+def _grammar(request: Any, how: str) -> None:
+    """Put the engine's own structured-output request into the state of a compilation that hangs or failed."""
+    from concurrent.futures import Future
+
+    future: Future[Any] = Future()
+    if how == "error":
+        future.set_exception(ValueError("the grammar does not compile"))
+    request.structured_output_request._grammar = future
+
+
 def run(scenario: Scenario, version: str, scheduler: str, trace: str | None = None) -> Result:
-    """Run ``scenario`` on this process's engine; ``trace``: record to that file."""
+    """Run ``scenario`` on this process's engine, recording to ``trace`` (a temporary file if not given).
+
+    Two judges: :class:`Monitors` while it runs, and the trace checker on the recording.
+    """
+    import tempfile
+    from pathlib import Path
+
     from stallproof.harness.config import scheduler_class
     from stallproof.vllm.recording import close_recording
 
-    job = Run(scenario, scheduler_class(scheduler, scenario.engine.depth), version, scheduler, trace)
-    try:
-        return job.go()
-    finally:
-        close_recording(job.sched)
+    with tempfile.TemporaryDirectory() as folder:
+        path = trace or str(Path(folder) / "trace.jsonl")
+        job = Run(scenario, scheduler_class(scheduler, scenario.engine.depth), version, scheduler, path)
+        try:
+            result = job.go()
+        finally:
+            close_recording(job.sched)
+        for prop, text in second_judge(path).items():
+            result.violated.setdefault(prop, text)
+    return result
 
 
-__all__ = ["Result", "Run", "run"]
+def second_judge(path: str) -> dict[str, str]:
+    """Properties that the trace checker finds violated in a recording."""
+    from stallproof.trace.checker import Options, check
+
+    found: dict[str, str] = {}
+    for v in check([path], Options(all=True), history=False).violations:
+        found.setdefault(v.rule, f"trace line {v.line}: {v.text}")
+    return found
+
+
+__all__ = ["Result", "Run", "run", "second_judge"]

@@ -11,6 +11,9 @@ from typing import Any
 
 from stallproof.trace import schema as T
 
+#: calls in a row in which a request that could run is passed over by others behind it
+_PASSED = 64
+
 
 @dataclass
 class Finding:
@@ -31,7 +34,8 @@ class Monitors:
     step: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
-    idle: int = 0
+    quarantined: int = 0
+    passed: dict[str, int] = field(default_factory=dict)
 
     def found(self, prop: str, text: str) -> None:
         self.findings.setdefault(prop, Finding(prop, self.step, text))
@@ -58,10 +62,36 @@ class Monitors:
     def _one(self, e: Any, held: dict[str, int]) -> None:
         if isinstance(e, T.Add):
             self.place[e.r] = (e.prio, e.arr)
+        elif isinstance(e, T.Turn):
+            self.place[e.r] = (self.place.get(e.r, (0, 0.0))[0], e.arr)
         elif isinstance(e, (T.Alloc, T.Share)):
             held[e.r] = held.get(e.r, 0) + len(e.blocks)
         elif isinstance(e, (T.Free, T.Fence, T.Prune, T.Quarantine)):
             held[e.r] = held.get(e.r, 0) - len(e.blocks)
+        if held is self.held:
+            if isinstance(e, T.Quarantine):
+                self.quarantined += len(e.blocks)
+            elif isinstance(e, T.Unquarantine):
+                self.quarantined -= len(e.blocks)
+            elif isinstance(e, T.Store) and not e.blocks:
+                self.found("StoreSafe", f"{e.r} hands over KV that is gone: no block of it is left")
+
+    def ready(self, waiting: list[str], tokens: dict[str, int]) -> None:
+        """``waiting`` could run and got no token, while ``tokens`` went to others: how long so far?"""
+        served = [self.place[r] for r in tokens if r in self.place]
+        last = max(served, default=None)
+        for r in waiting:
+            if last is not None and self.place[r] < last:
+                self.passed[r] = self.passed.get(r, 0) + 1
+                if self.passed[r] >= _PASSED:
+                    self.found(
+                        "NoStarvation", f"{r} could run and got nothing in {_PASSED} calls in a row, "
+                        "while a request behind it was served in each",
+                    )  # fmt: skip
+            else:
+                self.passed.pop(r, None)
+        for r in tokens:
+            self.passed.pop(r, None)
 
     def _call(self, record: T.Sched) -> None:
         """Decisions of one scheduling call."""

@@ -63,6 +63,14 @@ class Send(Struct, forbid_unknown_fields=True, kw_only=True):
     outcome: Literal["ok", "lost", "duplicate", "with_recv"] = "ok"
 
 
+class Turn(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A further chunk of a streaming session, given when the one before has ended, or at step ``at``."""
+
+    prompt: Positive
+    max_tokens: Positive = 1
+    at: int = -1
+
+
 class Request(Struct, forbid_unknown_fields=True, kw_only=True):
     """One request, or ``count`` of them (``id0``, ``id1``, ...), ``every`` steps apart."""
 
@@ -80,6 +88,9 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
     stop: bool = False  #: its last token is an ordinary stop, not the length limit
     load: Load | None = None
     send: Send | None = None
+    turns: list[Turn] = []  #: it is a streaming session, and these are its further chunks
+    abandoned: bool = False  #: a session whose client never sends another chunk, nor closes it
+    grammar: Literal["", "never", "error"] = ""  #: structured output: its compilation hangs or fails
     must_finish: bool = True  #: Termination and NoStarvation speak about it
     may_fail: bool = False  #: finishing with an error is right (infeasible, failed load)
 
@@ -164,7 +175,7 @@ def load(path: Path | str) -> Scenario:
         raise BadInput(exc.strerror or str(exc), path=path) from exc
     except UnicodeDecodeError as exc:
         raise BadInput("is not UTF-8 text", path=path) from exc
-    except tomllib.TOMLDecodeError as exc:
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
         raise BadInput(f"is not TOML: {exc}", path=path, remedy="see docs/scenarios.md") from exc
     try:
         s = msgspec.convert(raw, Scenario)

@@ -236,6 +236,10 @@ class Requests(Transfers):
         q = self.req(e.r, "a turn")
         if q is not None:
             q.prompt, q.max_tokens, q.exact = e.prompt, e.max_tokens, False
+            q.out = 0  # the new prompt holds what was kept of the output
+            q.hits = -1  # what it has computed so far is no longer that of hits and loads
+            if e.arr >= 0:
+                q.arr = e.arr
             self._leaves(q)
 
     def _leaves(self, q: Req) -> None:

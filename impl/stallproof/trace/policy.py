@@ -189,7 +189,11 @@ class Policy:
 
     def _add(self, e: s.Add) -> None:
         c = self.led.config
-        if "Feasible" in self.rules and c.plain and -(-(e.prompt + 1 + c.lookahead) // c.block_size) > c.pool:
+        if (
+            "Feasible" in self.rules
+            and c.plain
+            and -(-(e.prompt + (e.max_tokens > 1) + c.lookahead) // c.block_size) > c.pool
+        ):
             self.infeasible[e.r] = self.led.step
 
     def _finish(self, e: s.Finish) -> None:

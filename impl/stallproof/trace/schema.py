@@ -335,12 +335,13 @@ class Unpark(_Event, tag="unpark", frozen=True, gc=False):
 class Turn(_Event, tag="turn", frozen=True, gc=False):
     """A streaming session goes on: ``prompt`` and ``max_tokens`` now count the whole sequence.
 
-    It leaves RUNNING if it was there, and keeps its blocks.
+    It leaves RUNNING if it was there, and keeps its blocks. ``arr``: its new place, -1: as before.
     """
 
     r: Rid
     prompt: int
     max_tokens: int
+    arr: float = -1.0
 
 
 class Pause(_Event, tag="pause", frozen=True, gc=False):

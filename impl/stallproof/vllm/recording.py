@@ -70,6 +70,8 @@ class Recorder:
         self.gen: dict[str, int] = {}
         self.loading: dict[str, list[int]] = {}
         self.sync_loads: dict[str, int] = {}
+        self.sending: set[str] = set()
+        self.accepting = False  # inside the engine's handling of completion reports
         self.refused = ""
         self.known: set[str] = set()
         self.finished: set[str] = set()
@@ -210,6 +212,10 @@ def _block_ids(copy: Any) -> list[int]:
     return [v for v in vars(copy).values() if isinstance(v, int)] if hasattr(copy, "__dict__") else []
 
 
+def _turn(q: Any) -> T.Turn:
+    return T.Turn(q.request_id, int(q.num_prompt_tokens), int(q.max_tokens), float(q.arrival_time))
+
+
 _PARKS = {
     "WAITING_FOR_STREAMING_REQ": "session",
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "grammar",
@@ -299,7 +305,9 @@ class RecordingMixin:
         rec.begin("outside")
         try:
             r = request.request_id
-            known = r in self.requests  # type: ignore[attr-defined]
+            old = self.requests.get(r)  # type: ignore[attr-defined]
+            known = old is not None
+            resumes = known and old.status.name == "WAITING_FOR_STREAMING_REQ"
             if not known:
                 rec.finished.discard(r)
                 rec.emit(
@@ -316,8 +324,9 @@ class RecordingMixin:
                     rec.parked[r] = request.status.name
                     rec.emit(T.Park(r, what))  # type: ignore[arg-type]
             super().add_request(request)  # type: ignore[misc]
-            if known and (live := self.requests.get(r)) is not None:  # type: ignore[attr-defined]
-                rec.emit(T.Turn(r, int(live.num_prompt_tokens), int(live.max_tokens)))
+            live = self.requests.get(r)  # type: ignore[attr-defined]
+            if resumes and live is not None:
+                rec.emit(_turn(live))
             rec.outside()
         finally:
             rec.leave()
@@ -376,18 +385,25 @@ class RecordingMixin:
 
     def _update_from_kv_xfer_finished(self, kv_connector_output: Any) -> Any:
         rec = self._sp_rec
-        if rec is not None:
-            failed = self.failed_recving_kv_req_ids  # type: ignore[attr-defined]
-            for r in sorted(kv_connector_output.finished_recving or ()):
-                blocks = rec.loading.pop(r, None)
-                if blocks is None or r not in self.requests:  # type: ignore[attr-defined]
-                    continue
-                gen = rec.gen[r]
-                rec.emit(T.LoadFailed(r, gen, blocks) if r in failed else T.Recv(r, gen))
-            for r in sorted(kv_connector_output.finished_sending or ()):
-                if r in self.requests:  # type: ignore[attr-defined]
-                    rec.emit(T.Stored(f"send-{r}"))
-        return super()._update_from_kv_xfer_finished(kv_connector_output)  # type: ignore[misc]
+        if rec is None:
+            return super()._update_from_kv_xfer_finished(kv_connector_output)  # type: ignore[misc]
+        # What counts is what the engine accepts: a guard below may discard a report.
+        before = set(self.finished_recving_kv_req_ids)  # type: ignore[attr-defined]
+        rec.accepting = True
+        try:
+            result = super()._update_from_kv_xfer_finished(kv_connector_output)  # type: ignore[misc]
+        finally:
+            rec.accepting = False
+        for r in sorted(self.finished_recving_kv_req_ids - before):  # type: ignore[attr-defined]
+            self._sp_received(rec, r)
+        return result
+
+    def _sp_received(self, rec: Recorder, r: str) -> None:
+        blocks = rec.loading.pop(r, None)
+        if blocks is None:
+            return
+        failed = r in self.failed_recving_kv_req_ids  # type: ignore[attr-defined]
+        rec.emit(T.LoadFailed(r, rec.gen[r], blocks) if failed else T.Recv(r, rec.gen[r]))
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         rec = self._sp_rec
@@ -402,12 +418,17 @@ class RecordingMixin:
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _free_blocks(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        rec, r = self._sp_rec, request.request_id
+        if rec is not None and rec.accepting:  # the last report of a finished request
+            self._sp_received(rec, r)
+            if r in rec.sending:
+                rec.sending.discard(r)
+                rec.emit(T.Stored(f"send-{r}"))
         result = super()._free_blocks(request, *args, **kwargs)  # type: ignore[misc]
-        rec = self._sp_rec
         if rec is not None:
-            rec.gen.pop(request.request_id, None)
-            rec.loading.pop(request.request_id, None)
-            rec.finished.discard(request.request_id)
+            rec.gen.pop(r, None)
+            rec.loading.pop(r, None)
+            rec.finished.discard(r)
         return result
 
     def _connector_finished(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -415,6 +436,7 @@ class RecordingMixin:
         rec = self._sp_rec
         if rec is not None and result[0]:
             held = sorted(rec.probe.held_by([request.request_id]))
+            rec.sending.add(request.request_id)
             rec.emit(T.Store(f"send-{request.request_id}", request.request_id, held))
         return result
 
@@ -434,7 +456,7 @@ class RecordingMixin:
                 rec.parked[r] = name
                 rec.emit(T.Park(r, _PARKS[name]))  # type: ignore[arg-type]
             else:
-                rec.emit(T.Turn(r, int(request.num_prompt_tokens), int(request.max_tokens)))
+                rec.emit(_turn(request))
         return result
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
