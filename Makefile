@@ -28,6 +28,14 @@ env: $(STAMP) ## the development environment in .venv
 check-model: $(STAMP) ## TLA+, graph equality, gaps and Z3 proofs, in one table (under 3 minutes)
 	@$(BIN)/stallproof check $(ARGS)
 
+.PHONY: check-model-nightly
+check-model-nightly: $(STAMP) ## large configurations in shards, each with a checkpoint (ARGS="--shard 1/4")
+	@$(BIN)/stallproof check --tier nightly --timeout 2400 --workers 1 --no-proofs --keep out/nightly $(ARGS)
+
+.PHONY: artifact
+artifact: $(STAMP) ## regenerate the tables of the docs that come from the model (docs/gap-matrix.md)
+	@$(BIN)/python -m stallproof.check.matrix docs/gap-matrix.md
+
 .PHONY: prove
 prove: $(STAMP) ## the Z3 proofs and their refuted twins alone
 	@$(BIN)/stallproof prove $(ARGS)

@@ -27,9 +27,13 @@ CONSTANTS
   CountRefs,      \* a shared block is freed on its last use only
   Prune,          \* a running request gives blocks back that fell out of its window
   PruneFenced,    \* DeferFrees: pruned blocks wait too
+  PruneForgets,   \* a pruned block leaves the request's table
   StoreMode,      \* unordered readers: "off" | "none" (unprotected) | "pin" (own reference) | "flush"
                   \* (ended ahead of a reuse) | "delay" (finished requests keep their blocks)
+  FlushSeesLoads, \* "flush": allocations for loads are seen too
+  PinBalanced,    \* a reader of a request that is gone gives its reference back too
   PreemptReaders, \* a request may be preempted while its blocks are read
+  Quorum,         \* a load is complete when all its ranks have reported
   CountTransfers, \* an aborted request waits for its load AND its send
   Aborts,
   AbortWaits,     \* an aborted load that writes keeps its blocks until it reports
@@ -70,13 +74,13 @@ Drop(S, r, Bs, fenced) ==
 Release(S, r) == [Drop(S, r, S.own[r], TRUE) EXCEPT !.own[r] = {}]
 
 \* fresh blocks New and hits Hit (kept content) for r; a reader of New must have been dealt with
-Take(S, r, New, Hit) ==
+Take(S, r, New, Hit, load) ==
   LET clash == {q \in Reqs : S.read[q] \cap New # {}}
       S1 == [S EXCEPT !.own[r] = @ \cup New \cup Hit,
                       !.ref = [b \in Blk |-> IF b \in New \cup Hit THEN S.ref[b] + 1 ELSE S.ref[b]],
                       !.pool = @ \ (New \cup Hit)]
   IN IF clash = {} THEN S1
-     ELSE IF StoreMode = "flush" THEN [S1 EXCEPT !.read = [q \in Reqs |-> IF q \in clash THEN {} ELSE @[q]]]
+     ELSE IF StoreMode = "flush" /\ (FlushSeesLoads \/ ~load) THEN [S1 EXCEPT !.read = [q \in Reqs |-> IF q \in clash THEN {} ELSE @[q]]]
      ELSE [S1 EXCEPT !.bad = @ \cup {"store"}]
 
 \* blocks whose content r may share: of running requests, or still in the pool (touching a fenced one is legal, S1)
@@ -89,17 +93,17 @@ BeginCall == /\ ~s.on /\ Len(s.infl) < D
              /\ s' = [s EXCEPT !.on = TRUE]
 Admit(r) == /\ s.on /\ s.st[r] = "new"
             /\ \E H \in Hits(s, r) : \E b \in s.pool \ H :
-                 s' = Step([Take(s, r, {b}, H) EXCEPT !.st[r] = "run"], r)
+                 s' = Step([Take(s, r, {b}, H, FALSE) EXCEPT !.st[r] = "run"], r)
 Resume(r) == s.on /\ s.st[r] = "held" /\ s' = Step([s EXCEPT !.st[r] = "run"], r)
 Grow(r) == /\ s.on /\ s.st[r] = "run" /\ r \notin s.names
            /\ \/ s' = Step(s, r)
               \/ /\ Cardinality(s.own[r]) < MaxOwn
-                 /\ \E b \in s.pool : s' = Step(Take(s, r, {b}, {}), r)
+                 /\ \E b \in s.pool : s' = Step(Take(s, r, {b}, {}, FALSE), r)
 MayLoad(r) == s.on /\ s.st[r] = "new" /\ (SameIdLoads \/ s.lost[r] = {})
 Load(r) ==
   /\ MayLoad(r)
   /\ \E H \in Hits(s, r) : \E b \in s.pool \ H :
-       s' = [Take(s, r, {b}, H) EXCEPT
+       s' = [Take(s, r, {b}, H, TRUE) EXCEPT
                !.st[r] = "load", !.blks[r] = IF OnlyNewBlocks THEN {b} ELSE {b} \cup H,
                !.xf[r] = IF FenceMode = "GateLoads" THEN "gated" ELSE "writing",
                !.gate[r] = IF FenceMode = "GateLoads"
@@ -109,7 +113,7 @@ SyncLoad(r) ==
   /\ SyncLoads /\ MayLoad(r)
   /\ \E b \in s.pool :
        /\ SyncQuiescent => b \notin Touched(s)
-       /\ s' = Step([Take(s, r, {b}, {}) EXCEPT
+       /\ s' = Step([Take(s, r, {b}, {}, TRUE) EXCEPT
                        !.st[r] = "run", !.bad = @ \cup IF b \in Touched(s) THEN {"sync"} ELSE {}], r)
 Preempt(r) == /\ s.on /\ s.st[r] = "run" /\ (PreemptReaders \/ s.read[r] = {})
               /\ s' = [Release(s, r) EXCEPT !.st[r] = "new"]
@@ -143,7 +147,7 @@ Gone(S, r) == IF StoreMode = "delay" /\ S.read[r] # {}
 Finish(r) == /\ ~s.on /\ s.st[r] \in {"run", "held"}
              /\ s' = Gone(s, r)
 PruneOne(r) == /\ Prune /\ ~s.on /\ s.st[r] = "run" /\ Cardinality(s.own[r]) > 1
-               /\ \E b \in s.own[r] : s' = [Drop(s, r, {b}, PruneFenced) EXCEPT !.own[r] = @ \ {b}]
+               /\ \E b \in s.own[r] : s' = [Drop(s, r, {b}, PruneFenced) EXCEPT !.own[r] = IF PruneForgets THEN @ \ {b} ELSE @]
 
 (* -------------------------------------------------------- transfers *)
 StartXfer(r) == /\ ~s.on /\ s.xf[r] = "gated" /\ s.gate[r] = 0
@@ -152,7 +156,7 @@ StartXfer(r) == /\ ~s.on /\ s.xf[r] = "gated" /\ s.gate[r] = 0
 Over(S, r) == IF CountTransfers /\ (S.xf[r] # "none" \/ S.read[r] # {}) THEN S
               ELSE [Release(S, r) EXCEPT !.st[r] = "new"]
 XferDone(r) == /\ ~s.on /\ s.xf[r] = "writing"
-               /\ LET S1 == [s EXCEPT !.xf[r] = "none", !.blks[r] = {}]
+               /\ LET S1 == [s EXCEPT !.xf[r] = "none", !.blks[r] = {}, !.lost[r] = IF Quorum THEN @ ELSE s.blks[r]]
                   IN s' = IF s.st[r] = "load" THEN [S1 EXCEPT !.st[r] = "held"]
                           ELSE IF s.st[r] = "zombie" THEN Over(S1, r) ELSE S1
 AbortLoad(r) ==
@@ -183,7 +187,7 @@ Store(r) ==
                     !.ref = [b \in Blk |-> IF StoreMode = "pin" /\ b \in s.own[r] THEN @[b] + 1 ELSE @[b]]]
 ReadDone(r) ==
   /\ ~s.on /\ s.read[r] # {}
-  /\ LET S1 == IF StoreMode = "pin" THEN Drop(s, r, s.read[r], FALSE) ELSE s
+  /\ LET S1 == IF StoreMode = "pin" /\ (PinBalanced \/ s.st[r] # "new") THEN Drop(s, r, s.read[r], FALSE) ELSE s
          S2 == [S1 EXCEPT !.read[r] = {}]
      IN s' = IF s.st[r] = "sending" THEN [Release(S2, r) EXCEPT !.st[r] = "new"]
              ELSE IF s.st[r] = "zombie" THEN Over(S2, r)

@@ -36,6 +36,11 @@ Pending == \/ s.infl # <<>> \/ s.paused
 NoWedge == \/ Pending \/ \A r \in Reqs : s.st[r] \in {"new", "finished", "idle"}
            \/ \A NY \in SUBSET CanDefer(s) : SchedR(s, NY) # s
 
+(* INV  a completed load is acted on by the next call *)
+BoundedWait == Len(s.infl) < D =>
+  \A NY \in SUBSET CanDefer(s) : \A r \in Reqs :
+    s.st[r] = "received" => SchedX(s, NY).S.st[r] # "received"
+
 \* the effect record X of the call that leads from s to s'
 Call(OK(_)) == \A NY \in SUBSET CanDefer(s) :
                  (Len(s.infl) < D /\ s' = SchedR(s, NY)) => OK(SchedX(s, NY))
@@ -53,10 +58,6 @@ EvictCoupled == [][LET OK(X) == \A e \in X.ev : \/ e[2] \in X.all
 
 (* ACT  nobody behind a refused request enters with its first block in that call *)
 NoInversion == [][LET OK(X) == \A q \in X.giv, r \in X.ref : ~Before(X.S, r, q) IN Call(OK)]_vars
-
-(* ACT  a completed load is acted on by the next call *)
-BoundedWait == [][LET OK(X) == \A r \in Reqs : s.st[r] = "received" => X.S.st[r] # "received"
-                  IN Call(OK)]_vars
 
 (* LIVE  closed system: every request finishes *)
 Termination == <>AllDone

@@ -25,6 +25,8 @@ CONSTANTS
   Prompt, Total,   \* per request: prompt tokens; tokens at which it finishes
   Ext,             \* per request: tokens its connector can load (0: none)
   Look,            \* look-ahead blocks of a scheduled request (drafts)
+  LookCounted,     \* full fit and reservations count them
+  Align,           \* a chunk that is not the last one is a multiple of this
   (* ---- block safety ---- *)
   FenceMode,       \* "None" | "DeferFrees" | "DeferFreesGuarded" | "GateLoads"
   StaleOutput,     \* token of a request preempted in flight: "delivered" | "dropped"
@@ -32,7 +34,7 @@ CONSTANTS
   (* ---- order ---- *)
   Fcfs,            \* order = real arrival (TRUE) or the request's number (FALSE)
   Scan,            \* waiting scan: "queue" | "holders" (holders first)
-  Requeue,         \* a preempted request re-enters at the "front" | in "order"
+  Requeue,         \* a preempted request re-enters at the "front" | in "order" | at the "back"
   EvictPlace,      \* an evicted holder goes to the "front" | has its place kept: "keep"
   RunOrder,        \* running list: "append" | "order"
   Refusal,         \* a refused candidate: "break" | "continue" | "closes" (non-holders behind it)
@@ -41,29 +43,39 @@ CONSTANTS
   Lateral,         \* parked holders as victims: "none" | "least" | "commit"
   LatYounger,      \* only victims behind the target in scheduling order
   LatCap,          \* "least": most evictions per call
+  EvictTo,         \* state of an evicted holder: "waiting" | "stuck" (nobody polls it again)
+  MayPreempt,      \* running requests may be preempted
   Pin,             \* "least": retry the target (TRUE) or look at the queue head again
   RunEvict,        \* rule E: a refused running request tries commit before it preempts
   (* ---- room ---- *)
   FullFit,         \* admit a prefill only if all its known tokens fit
   Reservation,     \* a load start leaves room for everything admitted (0.32)
   RuleR,           \* a load start leaves room for running prefills
-  FeasibleRule,    \* a request that can never fit finishes with an error
+  FeasibleRule,    \* a request that can never fit finishes: "no" | "admission" | "always" (decoding too)
   MaxSeqs,         \* most running requests
   CountParked,     \* parked holders count towards MaxSeqs
+  CountIdle,       \* idle sessions count towards MaxSeqs
   (* ---- patience ---- *)
   P,               \* processed steps a refused running request waits before it preempts
   CloseOnWait,     \* such a call admits nobody
   (* ---- waiting for others ---- *)
   K,               \* "not yet" answers of the connector per request
+  NotYetForever,   \* "not yet" has no bound
   NotYetCloses,    \* "not yet" closes non-holders behind it
-  PromoteFree,     \* completed loads are promoted in every call, whatever budget or pause
+  Promotion,       \* completed loads are promoted when the "scan" reaches them | in all "calls" that
+                   \* are not paused | "always"
   Reload,          \* a preempted request may load again
   Fails,           \* failed loads per request
+  FailWakes,       \* a failure report wakes the request
   Lost,            \* requests whose load may never answer
   Deadlines,       \* a load that does not answer expires: its blocks are quarantined
+  ReapNeedsWork,   \* expiry is looked at only while something runs
+  PollIdle,        \* completions are polled although no request is unfinished
+  AbortSilent,     \* a connector does not report the transfer of an aborted request
   Grammar,         \* requests that wait for a grammar first
-  GrammarFails,    \* a grammar that fails: "no" | "wakes" (finishes) | "lost"
+  GrammarFails,    \* a grammar that fails: "no" | "wakes" (finishes) | "lost" | "never" ready
   Sessions,        \* requests that idle after one token, holding blocks, until input comes
+  InputEarly,      \* input for a session that still runs queues it a second time
   SessionEvict,    \* idle sessions as victims: "never" | "younger" | "any"
   Pauses,          \* how often the engine may be paused
   (* ---- environment ---- *)
@@ -101,7 +113,7 @@ Placeholders(S, r) == Cardinality({i \in 1..Len(S.infl) : r \in S.infl[i].out})
 Quarantined(S) == SumF(S.quar, Reqs)
 Capacity(S) == B - Quarantined(S)
 Limit(S, r) == IF r \in Sessions /\ ~S.inp[r] THEN Prompt[r] + 1 ELSE Total[r]
-Fits(S, n) == ~FeasibleRule \/ n + Look <= Capacity(S)
+Fits(S, n) == FeasibleRule = "no" \/ n + Look <= Capacity(S)
 
 \* r gives its blocks up; a step in flight that names r may still touch them
 Release(S, r) ==
@@ -120,11 +132,13 @@ DropStale(S, r) ==
 Preempt(S, r) ==
   LET S1 == DropStale(Release(S, r), r)
   IN [S1 EXCEPT !.st[r] = "preempted", !.comp[r] = 0, !.run = RemoveQ(@, r),
-                !.wq = IF Requeue = "front" THEN <<r>> \o @ ELSE InsOrd(S1, @, r)]
+                !.wq = CASE Requeue = "front" -> <<r>> \o @
+                         [] Requeue = "order" -> InsOrd(S1, @, r)
+                         [] Requeue = "back"  -> Append(@, r)]
 
 Evict(S, v) ==
   LET S1 == Release(S, v)
-  IN [S1 EXCEPT !.st[v] = IF @ = "idle" THEN "idle" ELSE "waiting", !.comp[v] = 0,
+  IN [S1 EXCEPT !.st[v] = IF @ = "idle" THEN "idle" ELSE EvictTo, !.comp[v] = 0,
                 !.wq = IF EvictPlace = "front" THEN <<v>> \o RemoveQ(@, v) ELSE @]
 
 Finish(S, r) ==
@@ -175,6 +189,9 @@ TakeStep(X, r, n, full) ==
 
 Refuse(X, r) == [X EXCEPT !.ref = @ \cup {r}, !.cls = @ \cup {r}]
 
+Chunk(n0, budget) == LET n == Min(Min(n0, budget), ChunkCap)
+                     IN IF n < n0 THEN (n \div Align) * Align ELSE n
+
 \* a step in flight may still finish a request, so waiting may free blocks
 CanFree(S) == \E i \in 1..Len(S.infl) : S.infl[i].out # {}
 
@@ -186,10 +203,10 @@ RunLoop_(X, i) ==
   LET r    == S.run[i]
       tgt  == S.tok[r] + Placeholders(S, r)
       n0   == tgt - S.comp[r]
-      n    == Min(Min(n0, X.budget), ChunkCap)
+      n    == Chunk(n0, X.budget)
       need == S.comp[r] + n + Look - S.own[r]
       v    == S.run[Len(S.run)]
-  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ ~Fits(S, tgt) THEN RunLoop(X, i + 1)
+  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ (FeasibleRule = "always" /\ ~Fits(S, tgt)) THEN RunLoop(X, i + 1)
      ELSE IF need <= S.free
      THEN RunLoop([TakeStep(X, r, n, n = n0) EXCEPT !.S = Grab(S, r, n)], i + 1)
      ELSE IF RunEvict /\ Sure(S, r, FALSE, need)
@@ -199,11 +216,13 @@ RunLoop_(X, i) ==
      THEN [Refuse(X, r) EXCEPT !.wait = TRUE]
      ELSE IF X.pre = {} /\ S.pat < P /\ CanFree(S)
      THEN [Refuse(X, r) EXCEPT !.wait = TRUE, !.patient = TRUE]
+     ELSE IF ~MayPreempt THEN [Refuse(X, r) EXCEPT !.wait = TRUE]
      ELSE LET S1 == Preempt(S, v)
               X1 == [X EXCEPT !.S = S1, !.pre = @ \cup {<<v, r, S1.free - S.free>>}]
           IN IF v = r THEN Refuse(X1, r) ELSE RunLoop(X1, i)
 
-Remaining(S, r) == Max(S.tok[r] + Look - S.own[r], 0)
+LookNeed == IF LookCounted THEN Look ELSE 0
+Remaining(S, r) == Max(S.tok[r] + LookNeed - S.own[r], 0)
 RECURSIVE SumRemaining(_, _)
 SumRemaining(S, R) == IF R = {} THEN 0
                       ELSE LET x == CHOOSE y \in R : TRUE
@@ -230,6 +249,7 @@ CanLoad(S, r) == S.own[r] = 0 /\ Ext[r] > 0 /\ ~S.noload[r]
 Seats(S, r) == Len(S.run) + (IF CountParked
                  THEN Cardinality({q \in Range(S.wq) \ {r} : S.st[q] \in {"loading", "received", "held"}})
                  ELSE 0)
+            + (IF CountIdle THEN Cardinality({q \in Range(S.wq) : S.st[q] = "idle"}) ELSE 0)
 \* the door is closed to a non-holder by somebody ahead of it
 Shut(X, r) ==
   /\ X.S.own[r] = 0
@@ -260,16 +280,18 @@ AdmLoop_(X, seen, NY) ==
   LET S == Promote(X.S, r)
       isLoad == CanLoad(S, r)
       n0   == S.tok[r] - S.comp[r]
-      n    == Min(Min(n0, X.budget), ChunkCap)
+      n    == Chunk(n0, X.budget)
       take == Max(S.comp[r] + n + Look - S.own[r], 0)
       need == IF isLoad
-              THEN IF Reservation THEN Max(Ext[r], S.tok[r] + Look) + AllReserved(S, r)
+              THEN IF Reservation THEN Max(Ext[r], S.tok[r] + LookNeed) + AllReserved(S, r)
                    ELSE IF RuleR THEN Ext[r] + RunReserved(S) ELSE Ext[r]
-              ELSE IF FullFit THEN Remaining(S, r) ELSE take
+              ELSE IF FullFit THEN Max(Remaining(S, r), take) ELSE take
       XS   == [X EXCEPT !.S = S]
       E    == IF Lateral = "least" /\ X.lat < LatCap THEN Victims(S, r) ELSE {}
   IN IF isLoad /\ r \in NY
      THEN AdmLoop([XS EXCEPT !.asked = @ \cup {r}, !.def = @ \cup {r}], seen \cup {r}, NY)
+     ELSE IF ~isLoad /\ n = 0
+     THEN AdmLoop(XS, seen \cup {r}, NY)
      ELSE IF need <= S.free \/ Sure(S, r, isLoad, need)
      THEN LET X1 == CommitEvict(XS, r, isLoad, need)
           IN AdmLoop(IF isLoad THEN StartLoad(X1, r) ELSE Admit(X1, r, n, n = n0), seen \cup {r}, NY)
@@ -288,10 +310,12 @@ RejectInfeasible(S, R) ==
   ELSE LET r  == CHOOSE x \in R : \A y \in R : x <= y
            no == /\ S.st[r] \in {"waiting", "preempted", "received", "held", "running"}
                  /\ ~Fits(S, S.tok[r])
+                 /\ FeasibleRule = "admission" => S.tok[r] = Prompt[r]
        IN RejectInfeasible(IF no THEN Finish(S, r) ELSE S, R \ {r})
 
 SchedX(S, NY) ==
-  CHOOSE z \in {LET S1 == IF PromoteFree THEN PromoteAll(S, Reqs) ELSE S
+  CHOOSE z \in {LET S1 == IF Promotion = "always" \/ (Promotion = "calls" /\ ~S.paused)
+                          THEN PromoteAll(S, Reqs) ELSE S
                     S2 == RejectInfeasible(S1, Reqs)
                 IN IF S.paused THEN X0(S1)
                    ELSE CHOOSE y \in {IF X1.pre # {} \/ (X1.wait /\ CloseOnWait) THEN X1
@@ -304,7 +328,7 @@ Dispatch(X) ==
       g    == IF FenceMode = "GateLoads" THEN Len(infl) ELSE 0
   IN [X.S EXCEPT !.infl = infl,
                  !.gate = [r \in Reqs |-> IF r \in X.ld THEN g ELSE @[r]],
-                 !.ny = [r \in Reqs |-> IF r \in X.asked THEN @[r] - 1 ELSE @[r]],
+                 !.ny = [r \in Reqs |-> IF r \in X.asked /\ ~NotYetForever THEN @[r] - 1 ELSE @[r]],
                  !.bad = @ \/ (X.ld # {} /\ \E i \in 1..Len(infl) : i > g /\ infl[i].rel),
                  !.pat = IF X.patient THEN @ ELSE 0, !.pw = X.patient]
 SchedR(S, NY) == CHOOSE z \in {Dispatch(X) : X \in {SchedX(S, NY)}} : TRUE
@@ -353,13 +377,16 @@ Process == /\ s.infl # <<>>
 Started(r) == s.st[r] = "loading" /\ s.gate[r] = 0
 XferDone(r) == Started(r) /\ s' = [s EXCEPT !.st[r] = "received"]
 XferFail(r) == /\ Started(r) /\ s.fl[r] > 0
-               /\ s' = [Release(s, r) EXCEPT !.st[r] = "waiting", !.comp[r] = 0, !.fl[r] = @ - 1]
-Expire(r) == /\ Deadlines /\ Started(r)
-             /\ s' = [s EXCEPT !.st[r] = "waiting", !.comp[r] = 0, !.own[r] = 0,
-                               !.quar[r] = s.own[r], !.noload[r] = TRUE]
+               /\ s' = [Release(s, r) EXCEPT !.st[r] = IF FailWakes THEN "waiting" ELSE "stuck",
+                                             !.comp[r] = 0, !.fl[r] = @ - 1]
+Expire(r) == /\ Deadlines /\ (Started(r) \/ s.st[r] = "zombie") /\ (ReapNeedsWork => s.run # <<>>)
+             /\ s' = [s EXCEPT !.st[r] = IF @ = "zombie" THEN "finished" ELSE "waiting", !.comp[r] = 0,
+                               !.own[r] = 0, !.quar[r] = s.own[r], !.noload[r] = TRUE]
 LateDone(r) == /\ s.quar[r] > 0
                /\ s' = [s EXCEPT !.free = @ + s.quar[r], !.quar[r] = 0]
-XferFreed(r) == s.st[r] = "zombie" /\ s' = Finish(s, r)
+XferFreed(r) == /\ s.st[r] = "zombie" /\ ~AbortSilent
+                /\ PollIdle \/ \E q \in Reqs : s.st[q] \notin {"new", "finished", "zombie"}
+                /\ s' = Finish(s, r)
 Abort(r) == /\ Aborts /\ s.st[r] \notin {"new", "finished", "zombie"}
             /\ s' = IF Started(r) THEN [s EXCEPT !.st[r] = "zombie", !.wq = RemoveQ(@, r)]
                     ELSE Finish(s, r)
@@ -375,9 +402,11 @@ GrammarReady(r) == /\ s.st[r] = "blocked"
                    /\ \/ s' = [s EXCEPT !.st[r] = "waiting"]
                       \/ GrammarFails = "wakes" /\ s' = Finish(s, r)
                       \/ GrammarFails = "lost" /\ s' = [s EXCEPT !.st[r] = "stuck"]
-Input(r) == /\ s.st[r] = "idle"
-            /\ s' = [s EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
-                              !.inp[r] = TRUE, !.noload[r] = TRUE]
+Input(r) == \/ /\ s.st[r] = "idle"
+               /\ s' = [s EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
+                                 !.inp[r] = TRUE, !.noload[r] = TRUE]
+            \/ /\ InputEarly /\ r \in Sessions /\ ~s.inp[r] /\ s.st[r] = "running"
+               /\ s' = [s EXCEPT !.wq = Append(@, r), !.inp[r] = TRUE]
 Pause == s.pz > 0 /\ ~s.paused /\ s' = [s EXCEPT !.paused = TRUE, !.pz = @ - 1]
 Resume == s.paused /\ s' = [s EXCEPT !.paused = FALSE]
 
@@ -391,10 +420,11 @@ Spec == Init /\ [][Next]_vars
 Answer(r) == XferDone(r) \/ XferFail(r) \/ Expire(r)
 Fairness ==
   /\ WF_vars(Schedule) /\ WF_vars(Process)
-  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ (Deadlines \/ q \notin Lost)} : WF_vars(Answer(r))
-  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ Aborts} : WF_vars(XferFreed(r))
+  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost} : WF_vars(Answer(r))
+  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost /\ Aborts} : WF_vars(XferFreed(r))
+  /\ \A r \in {q \in Lost : Ext[q] > 0 /\ Deadlines} : WF_vars(Expire(r))
   /\ \A r \in Late : WF_vars(Arrive(r))
-  /\ \A r \in Grammar : WF_vars(GrammarReady(r))
+  /\ \A r \in {q \in Grammar : GrammarFails # "never"} : WF_vars(GrammarReady(r))
   /\ \A r \in {q \in {0} : Pauses > 0} : WF_vars(Resume)
 FairSpec == Spec /\ Fairness
 =============================================================================

@@ -114,13 +114,15 @@ def fair_actions(c: Constants) -> list[tuple[tuple[str, ...], int]]:
     """The weakly fair actions of ``Fairness`` in ``Sched.tla``: action names and request (0: any)."""
     fair: list[tuple[tuple[str, ...], int]] = [(("Schedule",), 0), (("Process",), 0)]
     for r in range(1, c.N + 1):
-        if at(c.Ext, r) > 0 and (c.Deadlines or r not in c.Lost):
+        if at(c.Ext, r) > 0 and r not in c.Lost:
             fair.append((("XferDone", "XferFail", "Expire"), r))
-        if at(c.Ext, r) > 0 and c.Aborts:
-            fair.append((("XferFreed",), r))
+            if c.Aborts:
+                fair.append((("XferFreed",), r))
+        elif at(c.Ext, r) > 0 and c.Deadlines:
+            fair.append((("Expire",), r))
         if r in c.Late:
             fair.append((("Arrive",), r))
-        if r in c.Grammar:
+        if r in c.Grammar and c.GrammarFails != "never":
             fair.append((("GrammarReady",), r))
     if c.Pauses:
         fair.append((("Resume",), 0))

@@ -18,10 +18,10 @@ _NATIVE: dict[str, Any] = {
     "LatYounger": False,
     "RunEvict": False,
     "RuleR": False,
-    "FeasibleRule": False,
+    "FeasibleRule": "no",
     "P": 0,
     "CloseOnWait": False,
-    "PromoteFree": False,
+    "Promotion": "scan",
 }
 
 RULESETS: dict[str, dict[str, Any]] = {

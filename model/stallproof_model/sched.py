@@ -73,7 +73,7 @@ def Limit(c: Constants, S: State, r: int) -> int:
 
 
 def Fits(c: Constants, S: State, n: int) -> bool:
-    return not c.FeasibleRule or n + c.Look <= Capacity(c, S)
+    return c.FeasibleRule == "no" or n + c.Look <= Capacity(c, S)
 
 
 # ------------------------------------------------------------------ requests and blocks
@@ -97,13 +97,18 @@ def DropStale(c: Constants, S: State, r: int) -> State:
 
 def Preempt(c: Constants, S: State, r: int) -> State:
     S = DropStale(c, Release(c, S, r), r)
-    wq = (r,) + S.wq if c.Requeue == "front" else InsOrd(S, S.wq, r)
+    if c.Requeue == "front":
+        wq = (r,) + S.wq
+    elif c.Requeue == "order":
+        wq = InsOrd(S, S.wq, r)
+    else:
+        wq = S.wq + (r,)
     return S._replace(st=put(S.st, r, "preempted"), comp=put(S.comp, r, 0), run=without(S.run, r), wq=wq)
 
 
 def Evict(c: Constants, S: State, v: int) -> State:
     S = Release(c, S, v)
-    st = "idle" if at(S.st, v) == "idle" else "waiting"
+    st = "idle" if at(S.st, v) == "idle" else c.EvictTo
     wq = (v,) + without(S.wq, v) if c.EvictPlace == "front" else S.wq
     return S._replace(st=put(S.st, v, st), comp=put(S.comp, v, 0), wq=wq)
 
@@ -182,6 +187,11 @@ def Refuse(x: X, r: int) -> X:
     return x._replace(ref=x.ref | {r}, cls=x.cls | {r})
 
 
+def Chunk(c: Constants, n0: int, budget: int) -> int:
+    n = min(n0, budget, c.ChunkCap)
+    return n // c.Align * c.Align if n < n0 else n
+
+
 def CanFree(S: State) -> bool:
     return any(e.out for e in S.infl)
 
@@ -192,10 +202,10 @@ def RunLoop(c: Constants, x: X, i: int) -> X:
         r = S.run[i]
         tgt = at(S.tok, r) + Placeholders(S, r)
         n0 = tgt - at(S.comp, r)
-        n = min(n0, x.budget, c.ChunkCap)
+        n = Chunk(c, n0, x.budget)
         need = at(S.comp, r) + n + c.Look - at(S.own, r)
         v = S.run[-1]
-        if tgt >= Limit(c, S, r) or n <= 0 or not Fits(c, S, tgt):
+        if tgt >= Limit(c, S, r) or n <= 0 or (c.FeasibleRule == "always" and not Fits(c, S, tgt)):
             i += 1
         elif need <= S.free:
             x = TakeStep(x, r, n, n == n0)._replace(S=Grab(c, S, r, n))
@@ -206,6 +216,8 @@ def RunLoop(c: Constants, x: X, i: int) -> X:
             return Refuse(x, r)._replace(wait=True)
         elif not x.pre and S.pat < c.P and CanFree(S):
             return Refuse(x, r)._replace(wait=True, patient=True)
+        elif not c.MayPreempt:
+            return Refuse(x, r)._replace(wait=True)
         else:
             S1 = Preempt(c, S, v)
             x = x._replace(S=S1, pre=x.pre | {(v, r, S1.free - S.free)})
@@ -214,8 +226,12 @@ def RunLoop(c: Constants, x: X, i: int) -> X:
     return x
 
 
+def LookNeed(c: Constants) -> int:
+    return c.Look if c.LookCounted else 0
+
+
 def Remaining(c: Constants, S: State, r: int) -> int:
-    return max(at(S.tok, r) + c.Look - at(S.own, r), 0)
+    return max(at(S.tok, r) + LookNeed(c) - at(S.own, r), 0)
 
 
 def RunReserved(c: Constants, S: State) -> int:
@@ -258,6 +274,8 @@ def Seats(c: Constants, S: State, r: int) -> int:
     n = len(S.run)
     if c.CountParked:
         n += sum(at(S.st, q) in ("loading", "received", "held") for q in S.wq if q != r)
+    if c.CountIdle:
+        n += sum(at(S.st, q) == "idle" for q in S.wq)
     return n
 
 
@@ -310,18 +328,20 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
         x = x._replace(S=S)
         is_load = CanLoad(c, S, r)
         n0 = at(S.tok, r) - at(S.comp, r)
-        n = min(n0, x.budget, c.ChunkCap)
+        n = Chunk(c, n0, x.budget)
         take = max(at(S.comp, r) + n + c.Look - at(S.own, r), 0)
         if is_load:
             need = at(c.Ext, r)
             if c.Reservation:
-                need = max(need, at(S.tok, r) + c.Look) + AllReserved(c, S, r)
+                need = max(need, at(S.tok, r) + LookNeed(c)) + AllReserved(c, S, r)
             elif c.RuleR:
                 need += RunReserved(c, S)
         else:
-            need = Remaining(c, S, r) if c.FullFit else take
+            need = max(Remaining(c, S, r), take) if c.FullFit else take
         if is_load and r in NY:
             x = x._replace(asked=x.asked | {r}, deferred=x.deferred | {r})
+            seen.add(r)
+        elif not is_load and n == 0:
             seen.add(r)
         elif need <= S.free or Sure(c, S, r, is_load, need):
             x = CommitEvict(c, x, r, is_load, need)
@@ -339,17 +359,18 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
 
 
 def RejectInfeasible(c: Constants, S: State, R: Iterable[int]) -> State:
+    live = ("waiting", "preempted", "received", "held", "running")
     for r in sorted(R):
-        if at(S.st, r) in ("waiting", "preempted", "received", "held", "running") and not Fits(
-            c, S, at(S.tok, r)
-        ):
+        tested = c.FeasibleRule != "admission" or at(S.tok, r) == at(c.Prompt, r)
+        if at(S.st, r) in live and not Fits(c, S, at(S.tok, r)) and tested:
             S = Finish(c, S, r)
     return S
 
 
 def SchedX(c: Constants, S: State, NY: Collection[int]) -> X:
     reqs = range(1, c.N + 1)
-    S = PromoteAll(S, reqs) if c.PromoteFree else S
+    if c.Promotion == "always" or (c.Promotion == "calls" and not S.paused):
+        S = PromoteAll(S, reqs)
     if S.paused:
         return X0(c, S)
     x = RunLoop(c, X0(c, RejectInfeasible(c, S, reqs)), 0)
@@ -366,7 +387,7 @@ def Dispatch(c: Constants, x: X) -> State:
     return S._replace(
         infl=infl,
         gate=tuple(g if r in x.ld else at(S.gate, r) for r in reqs),
-        ny=tuple(at(S.ny, r) - (r in x.asked) for r in reqs),
+        ny=tuple(at(S.ny, r) - (r in x.asked and not c.NotYetForever) for r in reqs),
         bad=S.bad or (bool(x.ld) and any(e.rel for e in infl[g:])),
         pat=S.pat if x.patient else 0,
         pw=x.patient,
@@ -481,13 +502,15 @@ def XferDone(c: Constants, S: State, r: int) -> Iterator[State]:
 def XferFail(c: Constants, S: State, r: int) -> Iterator[State]:
     if Started(S, r) and at(S.fl, r) > 0:
         S = Release(c, S, r)
-        yield S._replace(st=put(S.st, r, "waiting"), comp=put(S.comp, r, 0), fl=put(S.fl, r, at(S.fl, r) - 1))
+        st = put(S.st, r, "waiting" if c.FailWakes else "stuck")
+        yield S._replace(st=st, comp=put(S.comp, r, 0), fl=put(S.fl, r, at(S.fl, r) - 1))
 
 
 def Expire(c: Constants, S: State, r: int) -> Iterator[State]:
-    if c.Deadlines and Started(S, r):
+    zombie = at(S.st, r) == "zombie"
+    if c.Deadlines and (Started(S, r) or zombie) and not (c.ReapNeedsWork and not S.run):
         yield S._replace(
-            st=put(S.st, r, "waiting"),
+            st=put(S.st, r, "finished" if zombie else "waiting"),
             comp=put(S.comp, r, 0),
             own=put(S.own, r, 0),
             quar=put(S.quar, r, at(S.own, r)),
@@ -501,7 +524,8 @@ def LateDone(c: Constants, S: State, r: int) -> Iterator[State]:
 
 
 def XferFreed(c: Constants, S: State, r: int) -> Iterator[State]:
-    if at(S.st, r) == "zombie":
+    polled = c.PollIdle or any(x not in ("new", "finished", "zombie") for x in S.st)
+    if at(S.st, r) == "zombie" and not c.AbortSilent and polled:
         yield Finish(c, S, r)
 
 
@@ -546,6 +570,8 @@ def Input(c: Constants, S: State, r: int) -> Iterator[State]:
             inp=put(S.inp, r, True),
             noload=put(S.noload, r, True),
         )
+    if c.InputEarly and r in c.Sessions and not at(S.inp, r) and at(S.st, r) == "running":
+        yield S._replace(wq=S.wq + (r,), inp=put(S.inp, r, True))
 
 
 def Pause(c: Constants, S: State) -> Iterator[State]:

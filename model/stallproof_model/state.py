@@ -63,6 +63,8 @@ class Constants(NamedTuple):
     Total: Order = (4, 4)
     Ext: Order = (0, 0)
     Look: int = 0
+    LookCounted: bool = True
+    Align: int = 1
     FenceMode: str = "GateLoads"
     StaleOutput: str = "delivered"
     SpareInFlight: bool = False
@@ -76,26 +78,35 @@ class Constants(NamedTuple):
     Lateral: str = "commit"
     LatYounger: bool = True
     LatCap: int = 16
+    EvictTo: str = "waiting"
+    MayPreempt: bool = True
     Pin: bool = True
     RunEvict: bool = True
     FullFit: bool = True
     Reservation: bool = False
     RuleR: bool = True
-    FeasibleRule: bool = True
+    FeasibleRule: str = "always"
     MaxSeqs: int = 99
     CountParked: bool = False
+    CountIdle: bool = False
     P: int = 1
     CloseOnWait: bool = True
     K: int = 0
+    NotYetForever: bool = False
     NotYetCloses: bool = False
-    PromoteFree: bool = True
+    Promotion: str = "always"
     Reload: bool = True
     Fails: int = 0
+    FailWakes: bool = True
     Lost: frozenset[int] = frozenset()
     Deadlines: bool = False
+    ReapNeedsWork: bool = False
+    PollIdle: bool = True
+    AbortSilent: bool = False
     Grammar: frozenset[int] = frozenset()
     GrammarFails: str = "no"
     Sessions: frozenset[int] = frozenset()
+    InputEarly: bool = False
     SessionEvict: str = "any"
     Pauses: int = 0
     Eos: bool = False
@@ -109,12 +120,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "FenceMode": ("None", "DeferFrees", "DeferFreesGuarded", "GateLoads"),
     "StaleOutput": ("delivered", "dropped"),
     "Scan": ("queue", "holders"),
-    "Requeue": ("front", "order"),
+    "Requeue": ("front", "order", "back"),
     "EvictPlace": ("front", "keep"),
     "RunOrder": ("append", "order"),
     "Refusal": ("break", "continue", "closes"),
     "Lateral": ("none", "least", "commit"),
-    "GrammarFails": ("no", "wakes", "lost"),
+    "GrammarFails": ("no", "wakes", "lost", "never"),
+    "EvictTo": ("waiting", "stuck"),
+    "FeasibleRule": ("no", "admission", "always"),
+    "Promotion": ("scan", "calls", "always"),
     "SessionEvict": ("never", "younger", "any"),
 }
 

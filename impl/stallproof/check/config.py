@@ -17,8 +17,17 @@ from stallproof_model.rulesets import RULESETS
 from stallproof_model.state import Constants, constants
 
 #: Statements of ``Properties.tla`` by how TLC checks them.
-INVARIANTS = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "NoWedge")
-STEPS = ("NoZeroPre", "EvictCoupled", "NoInversion", "BoundedWait")
+INVARIANTS = (
+    "Conservation",
+    "Queues",
+    "InFlightSafe",
+    "XferSafe",
+    "NoLeak",
+    "Seated",
+    "NoWedge",
+    "BoundedWait",
+)
+STEPS = ("NoZeroPre", "EvictCoupled", "NoInversion")
 LIVE = ("Termination", "NoStarvation")
 
 KINDS = ("ok", "gap", "equal")

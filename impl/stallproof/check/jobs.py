@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stallproof.check import equality, tlc
@@ -45,7 +47,7 @@ class Job:
     cost: int = 0
 
 
-def tlc_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> Row:
+def tlc_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]], keep: Path | None = None) -> Row:
     """Check an ``ok`` configuration with TLC: all statements, liveness too if ``live``."""
     row = Row(cfg.name, "ok", "ok")
     twin = cfg.has_twin
@@ -58,9 +60,13 @@ def tlc_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> 
             properties=[x for x in (*STEPS, *live) if x not in cfg.without],
             spec="FairSpec" if cfg.live else "Spec",
             timeout=timeout,
+            **(_big(cfg, keep) if keep else {}),
         )
     else:
-        r = tlc_once(cfg, False, timeout)
+        r = tlc_once(cfg, False, timeout, keep)
+    if keep and r.collision:
+        row.extra["collision"] = r.collision
+        row.note = f"collision probability {r.collision}"
     row.result, row.distinct, row.depth, row.seconds = r.result, r.distinct, r.depth, r.seconds
     row.good = r.result == tlc.OK
     if r.result == tlc.BROKEN:
@@ -96,7 +102,7 @@ def gap_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> 
         timeout=timeout,
     )
     row.distinct, row.depth, row.seconds = r.distinct, r.depth, r.seconds
-    row.trace = len(r.trace) or None
+    row.trace = len(r.trace) or (1 if r.result not in (tlc.OK, tlc.BROKEN) else None)
     refuted = r.result == (tlc.LIVENESS if live else cfg.refutes)
     row.result = cfg.refutes if refuted else r.result
     if not refuted:
@@ -151,7 +157,12 @@ _lock = threading.Lock()
 _once: dict[str, tuple[threading.Lock, list[tlc.Result]]] = {}
 
 
-def tlc_once(cfg: Config, fixed: bool, timeout: float) -> tlc.Result:
+def _big(cfg: Config, keep: Path) -> dict[str, Any]:
+    """Options of a nightly run: all cores, much memory, checkpoints below ``keep``."""
+    return {"big": True, "workers": os.cpu_count() or 2, "heap": "8g", "keep": keep / cfg.name}
+
+
+def tlc_once(cfg: Config, fixed: bool, timeout: float, keep: Path | None = None) -> tlc.Result:
     """All statements on ``cfg`` (or with the gap closed): many gaps share their fixed setting."""
     constants = cfg.tla_fixed if fixed else cfg.tla
     key = repr((cfg.module, sorted(constants.items(), key=lambda kv: kv[0]), cfg.without))
@@ -167,6 +178,7 @@ def tlc_once(cfg: Config, fixed: bool, timeout: float) -> tlc.Result:
                     properties=[x for x in cfg.properties if x not in cfg.without],
                     symmetry=cfg.symmetry,
                     timeout=timeout,
+                    **(_big(cfg, keep) if keep else {}),
                 )
             )
     return got[0]
@@ -195,17 +207,19 @@ def equal_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -
     return row
 
 
-_ROWS = {"ok": tlc_row, "gap": gap_row, "equal": equal_row}
+_ROWS = {"gap": gap_row, "equal": equal_row}
 
 
-def jobs(configs: Sequence[Config], timeout: float = 300) -> list[Job]:
-    """One job per configuration."""
+def jobs(configs: Sequence[Config], timeout: float = 300, keep: Path | None = None) -> list[Job]:
+    """One job per configuration; with ``keep``, large runs with checkpoints below that directory."""
     figures = recorded()
     out = []
     for cfg in configs:
         expected = {"ok": "ok", "gap": f"refuted by {cfg.refutes}", "equal": "equal graphs"}[cfg.kind]
 
         def go(cfg: Config = cfg) -> list[Row]:
+            if cfg.kind == "ok":
+                return [tlc_row(cfg, timeout, figures, keep)]
             return [_ROWS[cfg.kind](cfg, timeout, figures)]
 
         cost = figures.get(cfg.name, {}).get("states") or 0

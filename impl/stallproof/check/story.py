@@ -27,7 +27,7 @@ MEANING = {
     "NoLeak": "everything is over, but blocks are missing from the pool",
     "Seated": "more requests run than there are seats",
     "NoWedge": "nothing is pending outside, work is left, and the next call changes nothing",
-    "NoZeroPre": "a request was preempted and its target got nothing from it, or a short wait would have helped",
+    "NoZeroPre": "a request was preempted for nothing, or although a short wait would have helped",
     "EvictCoupled": "a parked holder lost its blocks, and the one they were taken for does not run",
     "NoInversion": "somebody behind a refused request got its first block in the same call",
     "BoundedWait": "a completed load was not acted on",
@@ -201,7 +201,8 @@ def tell(cfg: Config, timeout: float = 300) -> Story:
     c = cfg.c
     states = [to_state(t.values["s"]) for t in r.trace]
     workload = [
-        f"{who(q)}: {_plural(at(c.Prompt, q), 'prompt token')}, {at(c.Total, q) - at(c.Prompt, q)} to generate"
+        f"{who(q)}: {_plural(at(c.Prompt, q), 'prompt token')}, "
+        f"{at(c.Total, q) - at(c.Prompt, q)} to generate"
         + (f", {at(c.Ext, q)} of the prompt can be loaded" if at(c.Ext, q) else "")
         + (", arrives again and again" if q in c.Recycle else ", arrives later" if q in c.Late else "")
         for q in range(1, c.N + 1)
@@ -227,7 +228,7 @@ def _plain(r: tlc.Result) -> list[Beat]:
     beats: list[Beat] = []
     last: dict[str, Any] = {}
     for t in r.trace:
-        flat = {}
+        flat: dict[str, Any] = {}
         for name, v in t.values.items():
             flat.update(v if isinstance(v, dict) and all(isinstance(k, str) for k in v) else {name: v})
         changed = [f"{k} = {_show(v)}" for k, v in flat.items() if last.get(k) != v]

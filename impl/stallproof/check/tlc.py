@@ -138,14 +138,17 @@ def run(
     workers: int = 1,
     heap: str = "2g",
     timeout: float = 600,
-    metadir: Path | None = None,
+    keep: Path | None = None,
     options: Sequence[str] = (),
     big: bool = False,
 ) -> Result:
     """Check one model with TLC.
 
     ``constants`` are given by definition override; ``dump`` receives the state graph in dot form;
-    ``big`` picks JVM flags for long runs. Raises ``Unsupported`` if Java or the jar is missing.
+    ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state: a checkpoint is written
+    there every ten minutes, and a run that finds one goes on from it.
+
+    Raises ``Unsupported`` if Java or the jar is missing.
     """
     java, jar = tools.java(), tools.jar()
     with tempfile.TemporaryDirectory(prefix="stallproof-tlc-") as tmp:
@@ -167,7 +170,13 @@ def run(
         jvm = ["-XX:+UseParallelGC"] if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
         cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0", "-workers", str(workers)]
-        cmd += ["-metadir", str(metadir or d / "meta"), "-config", "MC.cfg", *options]
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            options = [*options, "-checkpoint", "10"]
+            saved = sorted(keep.glob("*/queue.chkpt"), key=lambda p: p.stat().st_mtime)
+            if saved:
+                options = [*options, "-recover", str(saved[-1].parent.resolve())]
+        cmd += ["-metadir", str(keep.resolve() if keep else d / "meta"), "-config", "MC.cfg", *options]
         if dump is not None:
             cmd += ["-dump", "dot,actionlabels", str(dump)]
         started = time.monotonic()

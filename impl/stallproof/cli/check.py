@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,7 +26,10 @@ from stallproof.check import config, jobs, tools
 from stallproof.check.jobs import Job, Row
 from stallproof.errors import BadInput, Exit
 
-_PROVE = "import json, dataclasses, stallproof_proofs as p; print(json.dumps([dataclasses.asdict(r) for r in p.run()]))"
+_PROVE = """
+import dataclasses, json, stallproof_proofs
+print(json.dumps([dataclasses.asdict(r) for r in stallproof_proofs.run()]))
+"""
 
 
 def _proof_rows(timeout: float) -> list[Row]:
@@ -77,6 +81,15 @@ def _select(names: tuple[str, ...], tier: str) -> list[config.Config]:
     return [c for c in every if tier == "all" or c.tier == tier]
 
 
+def _shard(chosen: list[config.Config], shard: str | None) -> list[config.Config]:
+    if shard is None:
+        return chosen
+    first, _, every = shard.partition("/")
+    if not (first.isdigit() and every.isdigit() and 1 <= int(first) <= int(every)):
+        raise BadInput(f"--shard {shard!r} is not I/N with 1 <= I <= N")
+    return chosen[int(first) - 1 :: int(every)]
+
+
 def _table(rows: list[Row]) -> Table:
     t = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("configuration", "expected", "result"):
@@ -104,6 +117,8 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds per TLC run.")
+@click.option("--keep", type=click.Path(), help="Directory for checkpoints of large runs; taken up again.")
+@click.option("--shard", help="I/N: only every N-th configuration, from the I-th.")
 @click.option("--list", "list_only", is_flag=True, help="List the configurations and stop.")
 @click.option("--record", is_flag=True, help="Write the figures to spec/recorded.json.")
 @click.option("--no-proofs", is_flag=True, help="Leave the Z3 proofs out.")
@@ -113,6 +128,8 @@ def command(
     as_json: bool,
     workers: int,
     timeout: float,
+    keep: str | None,
+    shard: str | None,
     list_only: bool,
     record: bool,
     no_proofs: bool,
@@ -122,14 +139,14 @@ def command(
     A configuration is *ok* (every statement holds), a *gap* (the named statement is refuted, and holds
     again with the one fix), or *equal* (TLC's state graph equals the Python model's).
     """
-    chosen = _select(names, tier)
+    chosen = _shard(_select(names, tier), shard)
     if list_only:
         for c in chosen:
             want = f"refuted by {c.refutes}" if c.kind == "gap" else c.kind
             click.echo(f"{c.name:34} {want:26} {' '.join(c.bugs)}")
         return Exit.OK
     tools.java(), tools.jar()
-    todo = jobs.jobs(chosen, timeout)
+    todo = jobs.jobs(chosen, timeout, Path(keep) if keep else None)
     if not names and not no_proofs:
         todo.append(Job("proofs", "proof", "proved", lambda: _proof_rows(timeout), cost=10**9))
     started = time.monotonic()
