@@ -164,6 +164,7 @@ EVENTS: dict[str, Kind] = {
     "turn": Kind("Input", "StreamingUpdate", {
         "r": _r("Tokens"), "prompt": Field("prompt tokens now", (), "Prompt"),
         "max_tokens": Field("output tokens at most now", (), "Total"),
+        "arr": Field("its new place in scheduling order, -1: as before", (), "s.arr"),
     }),
     "pause": Kind("Pause", "Scheduler.set_pause_state", {
         "state": Field("none, new or all", ("NoWedge", "Snapshot"), "s.paused"),
@@ -214,6 +215,7 @@ NOT_COMPARED: dict[str, str] = {
     "park.what": "for people",
     "turn.prompt": "a session's new length is the client's business",
     "turn.max_tokens": "a session's new length is the client's business",
+    "turn.arr": "a session's new place is the time of its client's chunk",
     "sched.run: swapped": "the order of the running list is compared only where RunningOrder is in force",
     "sched.refs: one less": "a sample of the pool's own counts may have any size",
     "update.refs: one less": "a sample of the pool's own counts may have any size",
