@@ -164,7 +164,7 @@ EVENTS: dict[str, Kind] = {
     "turn": Kind("Input", "StreamingUpdate", {
         "r": _r("Tokens"), "prompt": Field("prompt tokens now", (), "Prompt"),
         "max_tokens": Field("output tokens at most now", (), "Total"),
-        "arr": Field("its new place in scheduling order, -1: as before", (), "s.arr"),
+        "arr": Field("its new place in scheduling order, -1: as before"),
     }),
     "pause": Kind("Pause", "Scheduler.set_pause_state", {
         "state": Field("none, new or all", ("NoWedge", "Snapshot"), "s.paused"),
