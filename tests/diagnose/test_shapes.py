@@ -49,6 +49,8 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
          stats(30, 0, 0, 3, 64, deferred=2, fetch=(0, 0, 2), version="0.32.0", ext=50, level="DEBUG")],
         STALL, 1, "head_blocks_holders",
     ),
+    ("shortened quotation, a moment only", ["Engine 000: ... Running: 0 reqs, Waiting: 24 reqs, Deferred: 23 reqs ..."], UNK, 2, ""),
+    ("shortened quotation with its rate", ["Engine 000: ... generation throughput: 0.0 tokens/s, Running: 4 reqs, Waiting: 0 reqs ..."], UNK, 2, ""),
     # head can never fit
     ("capacity on an empty pool", [stats(10, 80, 2, 0, 3), stats(20, 0, 0, 1, 0.0)], STALL, 1, "head_never_fits"),
     ("one zero record, no deferred count", [stats(10, 80, 2, 0, 3, version="0.16.0"), stats(20, 0, 0, 1, 0.0, version="0.16.0")], UNK, 2, ""),

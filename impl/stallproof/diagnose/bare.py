@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Missing
+from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Missing
 from .evidence import Result, ev, found, hang, metrics_command, shm, stack_command, tell, window
 from .judge import HANG, LOAD_DEADLINE, parked_rivals
 from .metrics import Scrape
@@ -20,10 +20,19 @@ LEAK_FLOOR = 25.0
 
 
 def judge_scrape(c: Scrape, s: Stats, eng: Engine, inst: Instance) -> Result:
-    """One scrape, alone: it proves a stall only where nothing outside can change it."""
+    """One scrape, alone."""
     if c.asleep:
         return Result(verdict=IDLE, why="the engine sleeps (engine_sleep_state)")
-    refs = [Evidence(ref=r, tier="D", says=k) for k, r in list(c.refs.items())[:8]] or [ev(s, tell(s))]
+    return judge_snapshot(s, eng, inst, _pool_note(c))
+
+
+def judge_snapshot(s: Stats, eng: Engine, inst: Instance, pool: str = "") -> Result:
+    """One moment: it can show idleness, never a stall.
+
+    Measured on a healthy, saturated 0.32.0: Running 0, Waiting 17, KV 0 % between two batches of equal length.
+    """
+    if eng.paused is not None:
+        return Result(verdict=IDLE, why="the engine is paused or asleep")
     if s.running == 0 and s.waiting == 0:
         return Result(verdict=IDLE, why="nothing runs and nothing waits")
     if s.running < 0 and s.waiting < 0:
@@ -31,31 +40,28 @@ def judge_scrape(c: Scrape, s: Stats, eng: Engine, inst: Instance) -> Result:
             verdict=UNKNOWN, why="the scrape has no request gauges",
             missing=Missing(what="num_requests_running and num_requests_waiting", command=metrics_command(eng)),
         )  # fmt: skip
-    if s.running == 0:
-        if s.fetch and s.fetch[2] > 0 and s.capacity and s.fetch[1] == 0:
-            return Result(
-                verdict=STALLED, why="loads have completed, a head waits for capacity, nothing runs",
-                finding=found("head_blocks_holders", "scrape-completed-behind-capacity", refs, eng,
-                              note=f"{s.fetch[2]} completed and waiting, {s.capacity} wait for capacity"),
-            )  # fmt: skip
-        cap = s.capacity
-        cand = "head_blocks_holders" if cap and s.deferred else "parked" if s.deferred else "head_never_fits"
-        # Measured on a healthy, saturated 0.32.0: Running 0, Waiting 17, KV 0 % between two batches of equal length.
-        rivals = parked_rivals(s) if s.deferred else [
-            ("the moment between two steps of a healthy engine", "tokens are counted in the second scrape"),
-            ("a head that can never fit" + (f" ({_pool_note(c)})" if _pool_note(c) else ""),
-             "nothing moves in the second scrape; the head's prompt against the usable pool"),
+    if s.running > 0:
+        return Result(
+            verdict=UNKNOWN, why="one moment with requests running shows no movement",
+            missing=Missing(what="a second look: counters that grow are progress", command=metrics_command(eng)),
+        )  # fmt: skip
+    fetched = bool(s.fetch and s.fetch[2] > 0)
+    if s.deferred or fetched:
+        cand = "head_blocks_holders" if s.capacity else "load_done_not_promoted" if fetched else "parked"
+        rivals = parked_rivals(s)
+    else:
+        cand = "head_never_fits"
+        rivals = [
+            ("the moment between two steps of a healthy engine", "tokens are counted at the second look"),
+            ("a head that can never fit" + (f" ({pool})" if pool else ""),
+             "nothing moves until the second look; the head's prompt against the usable pool"),
             ("paused by an administrator", "/is_paused"),
         ]  # fmt: skip
-        return Result(
-            verdict=UNKNOWN,
-            why="one scrape: parked loads may still complete" if s.deferred else "one scrape with nothing running",
-            missing=Missing(what="a second scrape, and whether the parked loads completed", command=metrics_command(eng),
-                            candidate=cand, rivals=rivals),
-        )  # fmt: skip
     return Result(
-        verdict=UNKNOWN, why="one scrape with requests running shows no movement",
-        missing=Missing(what="a second scrape: counters that grow are progress", command=metrics_command(eng)),
+        verdict=UNKNOWN,
+        why="one moment: parked loads may still complete" if s.deferred else "one moment with nothing running",
+        missing=Missing(what="a second look, and whether parked loads completed", command=metrics_command(eng),
+                        candidate=cand, rivals=rivals),
     )  # fmt: skip
 
 

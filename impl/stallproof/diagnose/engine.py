@@ -201,6 +201,7 @@ class Engine:
         self.empty_steps = 0
         self.scrapes = 0
         self.last_scrape: Any = None
+        self.snapshot: Stats | None = None
         self.zero_scrapes = 0
         self.overload: list[Stats] = []
         self.peak: Stats | None = None

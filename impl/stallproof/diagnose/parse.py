@@ -32,6 +32,7 @@ _LOOSE = {
     "prompt": re.compile(rb"prompt throughput:? ?([\d.]{1,18})"),
     "gen": re.compile(rb"generation throughput:? ?([\d.]{1,18})"),
     "running": re.compile(rb"[Rr]unning[:=] ?(\d{1,9})"),
+    "rate": re.compile(rb"([\d.]{1,18}) ?tok(?:ens)?/s"),
     "waiting": re.compile(rb"(?:[Ww]aiting|Pending)[:=] ?(\d{1,9})"),
 }
 
@@ -78,6 +79,8 @@ def _loose(line: Line, ref: Callable[[], Ref]) -> Stats | None:
     found = {k: r.search(line.text) for k, r in _LOOSE.items()}
     if found["running"] is None or (found["gen"] is None and found["waiting"] is None):
         return None
+    if found["gen"] is None and found["prompt"] is None:
+        found["gen"] = found["rate"]
     s = Stats(ref=ref(), t=line.t, level=line.level)
     s.engine = int(found["engine"][1]) if found["engine"] else max(line.engine, 0)
     s.prompt, s.gen = _f(found["prompt"]), _f(found["gen"])

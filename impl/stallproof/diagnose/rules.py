@@ -48,7 +48,6 @@ RULES: dict[str, Rule] = {
     "delayed-free-without-release": Rule("'Delaying free of N blocks' without release, idle, KV usage 25 % or more", "vllm-ascend mooncake_connector.py; ascend#15802"),
     "read-after-lease": Rule("a peer fetched blocks of a request that was already released", "vLLM kv_connector/v1/nixl; vllm#21570", "0.10 and later"),
     "lease-without-reader": Rule("leases expire with 0 readers", "vLLM kv_connector/v1/nixl", "0.10 and later"),
-    "scrape-completed-behind-capacity": Rule("one scrape: fetched requests wait behind a head that waits for capacity, nothing in progress", "vLLM v1/metrics/loggers.py", "0.32 and later"),
     "trace-empty-calls": Rule("200 scheduling calls of our own trace without a token, a load or a change", "trace schema 1"),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from . import dump as dumps
 from . import parse
-from .bare import contradiction, judge_bare, judge_scrape, leak_on_idle, unanswered
+from .bare import contradiction, judge_bare, judge_scrape, judge_snapshot, leak_on_idle, unanswered
 from .engine import IDLE, INTERVAL, PROGRESSING, STALLED, UNKNOWN, Engine, Finding, Quiet, Tally
 from .evidence import Result, ev, found, hang, shm
 from .judge import judge_quiet
@@ -180,6 +180,8 @@ class Instance:
 
     def _pause(self, o: Obs | None) -> None:
         self.paused = o
+        if o is not None:
+            self.facts.add("paused")
         for e in self.engines.values():
             e.paused = o
 
@@ -235,8 +237,14 @@ class Instance:
         e.records += 1
         if s.ext_hit == s.ext_hit:
             self.facts.add("connector")
+        if b"MM cache" in s.ref.raw:
+            self.facts.add("mm")
         if len(self.engines) > 1:
             self.facts.add("dp")
+        if s.tokens != s.tokens:
+            # quoted without its throughput: a moment, not an interval
+            e.snapshot = s
+            return
         prev, e.prev = e.prev, s
         start = s.t - INTERVAL if s.level != "METRICS" else s.t
         if e.paused is not None and s.zero:
@@ -364,6 +372,11 @@ class Instance:
         elif e.scrapes == 1 and e.last_scrape is not None and not e.intervals:
             s = e.last_scrape.stats()
             r = judge_scrape(e.last_scrape, s, e, self)
+            e.interval(r.verdict, s.t, s.t, s.ref, s.ref, r.why)
+            self._keep(e, r, final=True)
+        elif e.snapshot is not None and not e.intervals:
+            s = e.snapshot
+            r = judge_snapshot(s, e, self)
             e.interval(r.verdict, s.t, s.t, s.ref, s.ref, r.why)
             self._keep(e, r, final=True)
         elif e.records == 0 and (not e.intervals or e.iteration is not None):
