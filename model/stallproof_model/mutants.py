@@ -172,6 +172,18 @@ def mutants() -> list[Mutant]:
     return out
 
 
+def unmodified() -> Next:
+    """The control: every function compiled again from source, none of them changed."""
+    tree = _strip(ast.parse(_SOURCE.read_text()))
+    first, *rest = [f for f in tree.body if isinstance(f, ast.FunctionDef)]
+    step = Mutant("control", first.name, first.lineno, first).next()
+    exec(compile(ast.Module(list(rest), []), "<control>", "exec"), step.__globals__)
+    for group in ("GLOBAL", "PER_REQUEST"):
+        names = [f.__name__ for f in sched.__dict__[group]]
+        step.__globals__[group] = tuple(step.__globals__[n] for n in names)
+    return step.__globals__["Next"]
+
+
 class _Swap(ast.NodeTransformer):
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self.old, self.new = old, new

@@ -83,3 +83,62 @@ def sweep(rules: Mapping[str, Any], count: int, seed: int, limit: int = 8000, **
         v = judge(constants(**{**next(gen), **rules}), limit)
         out["limit" if v is None else v.prop or "ok"] += 1
     return out
+
+
+#: What OneOrder is extended with, one variant each; ``open_system`` workloads have endless arrivals behind.
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "closed": ({}, {}),
+    "open": ({}, {"open_system": True}),
+    "open, plain scan, one 'not yet'": ({"Scan": "queue", "K": 1}, {"open_system": True}),
+    "open, P = 0": ({"P": 0}, {"open_system": True}),
+    "open, P = 2, one 'not yet'": ({"P": 2, "K": 1}, {"open_system": True}),
+    "open, 'not yet' closes": ({"K": 1, "NotYetCloses": True}, {"open_system": True}),
+    "open, PRIORITY, an older one late": (
+        {"Fcfs": False, "Late": frozenset({1}), "K": 1},
+        {"open_system": True},
+    ),
+    "closed, early stop and aborts": ({"Eos": True, "Aborts": True}, {}),
+    "open, failed loads": ({"Fails": 1}, {"open_system": True}),
+    "open, lost loads, deadlines, quarantine": (
+        {"Deadlines": True, "Lost": frozenset({1, 2})},
+        {"open_system": True},
+    ),
+    "open, idle session ahead": ({"Sessions": frozenset({1})}, {"open_system": True}),
+    "closed, idle session behind": ({"Sessions": frozenset({2})}, {}),
+    "open, grammar that may fail": (
+        {"Grammar": frozenset({1}), "GrammarFails": "wakes"},
+        {"open_system": True},
+    ),
+    "open, one pause": ({"Pauses": 1}, {"open_system": True}),
+    "open, one seat": ({"MaxSeqs": 1}, {"open_system": True}),
+    "open, two seats, parked loads count": ({"MaxSeqs": 2, "CountParked": True}, {"open_system": True}),
+    "open, look-ahead": ({"Look": 1}, {"open_system": True}),
+    "open, late token dropped, spared": (
+        {"StaleOutput": "dropped", "SpareInFlight": True, "P": 0},
+        {"open_system": True},
+    ),
+    "closed, late token dropped, P = 0 (gap)": ({"StaleOutput": "dropped", "P": 0}, {}),
+    "open, rule R removed (gap)": ({"RuleR": False}, {"open_system": True}),
+}
+
+
+def main() -> None:
+    """Print how OneOrder fares with each extension on random instances (evidence, not proof)."""
+    import argparse
+
+    p = argparse.ArgumentParser(prog="python -m stallproof_model.search", description=main.__doc__)
+    p.add_argument("--count", type=int, default=150, help="instances per variant (default 150)")
+    p.add_argument("--seed", type=int, default=7)
+    p.add_argument("--limit", type=int, default=2500, help="states per instance; beyond: no verdict")
+    a = p.parse_args()
+    for name, (rules, kinds) in VARIANTS.items():
+        got = sweep(rules, a.count, a.seed, a.limit, **kinds)
+        print(
+            f"{name:42}",
+            ", ".join(f"{n} {v}" for v, n in sorted(got.items(), key=lambda kv: -kv[1])),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

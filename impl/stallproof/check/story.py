@@ -124,7 +124,8 @@ def describe_call(c: Constants, s: State, x: X, t: State) -> Iterator[str]:
             yield f"{who(r)} can never fit and is finished with an error"
 
 
-def _call(c: Constants, s: State, t: State) -> X | None:
+def call_of(c: Constants, s: State, t: State) -> X | None:
+    """What the scheduling call from ``s`` to ``t`` decided; None if the twin does not know it."""
     for NY in subsets(CanDefer(c, s)):
         if SchedR(c, s, NY) == t:
             return SchedX(c, s, NY)
@@ -134,7 +135,7 @@ def _call(c: Constants, s: State, t: State) -> X | None:
 def describe(c: Constants, action: str, s: State, t: State) -> list[str]:
     """One transition in words; raises StallproofError if the twin does not know it."""
     if action == "Schedule":
-        x = _call(c, s, t)
+        x = call_of(c, s, t)
         if x is None:
             raise StallproofError("TLC's trace and the Python model disagree about a scheduling call")
         lines = list(describe_call(c, s, x, t)) or ["nothing can be done"]
@@ -180,8 +181,8 @@ def waits_for(c: Constants, s: State) -> list[str]:
     return out
 
 
-def tell(cfg: Config, timeout: float = 300) -> Story:
-    """Run TLC on the gap ``cfg`` and tell its trace; raises StallproofError if TLC does not refute it."""
+def refute(cfg: Config, timeout: float = 300) -> tlc.Result:
+    """TLC's run on the gap ``cfg``, with its trace; raises StallproofError if TLC does not refute it."""
     live = cfg.refutes in LIVE
     inv = not live and cfg.refutes in (INVARIANTS if cfg.has_twin else cfg.invariants)
     r = tlc.run(
@@ -195,6 +196,12 @@ def tell(cfg: Config, timeout: float = 300) -> Story:
     )
     if r.result != (tlc.LIVENESS if live else cfg.refutes):
         raise StallproofError(f"TLC does not refute {cfg.refutes} on {cfg.name}: {r.error or r.result}")
+    return r
+
+
+def tell(cfg: Config, timeout: float = 300) -> Story:
+    """Run TLC on the gap ``cfg`` and tell its trace; raises StallproofError if TLC does not refute it."""
+    r = refute(cfg, timeout)
     fix = ", ".join(f"{k} = {v}" for k, v in cfg.fixed.items())
     if not cfg.has_twin:
         return Story(cfg.name, cfg.refutes, [], _plain(r), r.loop_to, _point(cfg), fix)

@@ -70,6 +70,32 @@ def _proof_rows(timeout: float) -> list[Row]:
     return [total, *bad]
 
 
+def _mutation_rows(timeout: float) -> list[Row]:
+    """Mutants of the model against the graph-equality configurations, as one row."""
+    row = Row("mutants of the model", "mutants", "all killed", "broken")
+    started = time.monotonic()
+    cmd = [sys.executable, "-m", "stallproof.check.mutation"]
+    try:
+        p = subprocess.run(cmd, capture_output=True, text=True, timeout=timeout, check=False)
+        doc = json.loads(p.stdout)
+    except subprocess.TimeoutExpired:
+        row.note = f"no verdict after {timeout:.0f} s"
+        return [row]
+    except ValueError:
+        row.note = (p.stderr.strip().splitlines() or ["no output"])[-1]
+        return [row]
+    row.seconds, row.extra = time.monotonic() - started, doc
+    todo = doc["mutants"] - doc["equivalent"]
+    row.good = doc["killed"] == todo > 0 and not doc["survived"] and not doc["control"] and not doc["stale"]
+    row.result = f"{doc['killed']} of {todo} killed"
+    row.note = f"{doc['equivalent']} equivalent; by {len(doc['by'])} configurations; control equal"
+    if not row.good:
+        wrong = [f"survived: {x}" for x in doc["survived"]] + [f"stale: {x}" for x in doc["stale"]]
+        wrong += [f"the unmodified model differs on {x}" for x in doc["control"]]
+        row.note = "; ".join(wrong[:5])
+    return [row]
+
+
 def _select(names: tuple[str, ...], tier: str) -> list[config.Config]:
     every = config.load()
     if names:
@@ -121,6 +147,7 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--shard", help="I/N: only every N-th configuration, from the I-th.")
 @click.option("--list", "list_only", is_flag=True, help="List the configurations and stop.")
 @click.option("--record", is_flag=True, help="Write the figures to spec/recorded.json.")
+@click.option("--mutants", is_flag=True, help="Also kill the model's mutants (a minute or two).")
 @click.option("--no-proofs", is_flag=True, help="Leave the Z3 proofs out.")
 def command(
     names: tuple[str, ...],
@@ -132,6 +159,7 @@ def command(
     shard: str | None,
     list_only: bool,
     record: bool,
+    mutants: bool,
     no_proofs: bool,
 ) -> int:
     """Model-check every configuration, or only NAMES.
@@ -149,6 +177,9 @@ def command(
     todo = jobs.jobs(chosen, timeout, Path(keep) if keep else None)
     if not names and not no_proofs:
         todo.append(Job("proofs", "proof", "proved", lambda: _proof_rows(timeout), cost=10**9))
+    if mutants:
+        job = Job("mutants", "mutants", "all killed", lambda: _mutation_rows(max(timeout, 900)), cost=10**8)
+        todo.append(job)
     started = time.monotonic()
     rows = _run(todo, workers, quiet=as_json)
     order = {c.name: i for i, c in enumerate(chosen)}
