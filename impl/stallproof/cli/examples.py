@@ -21,6 +21,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stallproof report run.jsonl",
         "stallproof report run.0000.jsonl run.0001.jsonl -o run.html",
         "stallproof report - -o - < run.jsonl > run.html",
+        "stallproof report --gap ping-pong",
     ),
     "export": ("stallproof export run.jsonl --perfetto run.perfetto.json",),
     "diagnose": (

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from stallproof.errors import BadInput
+
+if TYPE_CHECKING:
+    from stallproof.report.tracepage import Drawn, Mark
 
 
 @contextmanager
@@ -78,16 +81,36 @@ def progress(quiet: bool) -> Iterator[Callable[[int], None]]:
         yield plain
 
 
+def counterexample(gap: str | None, traces: Sequence[str]) -> tuple[Drawn, list[Mark]]:
+    """TLC's counterexample of ``gap``, drawn; every wrong use is one error."""
+    from stallproof.check import config
+    from stallproof.report import counterexample as made
+    from stallproof.report import tracepage
+
+    if gap is None:
+        raise BadInput("no trace named", remedy="name a trace, or a gap with --gap")
+    if traces:
+        raise BadInput("a trace and a gap at once", remedy="name one of them")
+    chosen = [c for c in config.load() if c.kind == "gap" and c.name == gap]
+    if not chosen:
+        raise BadInput(f"no gap {gap!r}", remedy="stallproof explain lists them")
+    recs, marks = made.of_gap(chosen[0])
+    return tracepage.draw((gap, i, rec) for i, rec in enumerate(recs, 1)), marks
+
+
 @click.command(
     "report",
     short_help="Draw a trace as one offline HTML page.",
 )
-@click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
+@click.argument("traces", nargs=-1, metavar="TRACE...")
+@click.option("--gap", metavar="NAME", help="Draw TLC's counterexample of this gap instead of a trace.")
 @click.option("-o", "--output", help="File to write, - for standard output (default: TRACE.html).")
 @click.option("--check/--no-check", default=True, help="Run the checker and mark what it finds.")
 @click.option("--title", default="", help="Title of the page (default: the name of the trace).")
 @click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON object.")
-def command(traces: tuple[str, ...], output: str | None, check: bool, title: str, as_json: bool) -> int:
+def command(
+    traces: tuple[str, ...], gap: str | None, output: str | None, check: bool, title: str, as_json: bool
+) -> int:  # fmt: skip
     """Draw TRACE (plain, gzip or zstd; - reads standard input) as one HTML page that needs no network.
 
     The page shows blocks by state, requests as swim-lanes, fences and transfers, every record step by step,
@@ -98,6 +121,15 @@ def command(traces: tuple[str, ...], output: str | None, check: bool, title: str
     """
     from stallproof.report import findings, tracepage
 
+    if gap is not None or not traces:
+        drawn, marks = counterexample(gap, traces)
+        output = output or f"{gap}.html"
+        with result(output) as out:
+            tracepage.page(drawn, marks, title=title or f"{gap}: TLC's counterexample").write(out)
+        if output != "-":
+            said = {"page": output, "records": drawn.timeline.n, "violations": {marks[0].rule: 1}}
+            click.echo(json.dumps(said) if as_json else f"{output}: refutes {marks[0].rule}")
+        return 0
     if output is None:
         if traces == ("-",):
             raise BadInput(
