@@ -55,10 +55,10 @@ class Completions:
         """Verdict and, unless accepted, the reason.
 
         ``started``: the load of a LOADING request has been handed to the connector. ``received``: its
-        completion has been accepted before. ``quarantined``: an expired load of this id is outstanding; only
-        one generation of an id can be outstanding, since the id does not load again meanwhile.
+        completion has been accepted before. ``quarantined``: an expired transfer of this id that such a
+        report ends is outstanding; there is one at most, since the id does not load again meanwhile.
         """
-        if quarantined and kind != "sent":
+        if quarantined:
             return Verdict.RELEASE, "late"
         if life is Life.UNKNOWN:
             return Verdict.IGNORE, "unknown request"

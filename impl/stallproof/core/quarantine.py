@@ -13,11 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Blocks out of the pool because of generation ``gen`` of ``rid``. ``blocks`` belong to the caller."""
+    """Blocks out of the pool because of generation ``gen`` of ``rid``. ``blocks`` belong to the caller.
+
+    ``kind``: the report that ends it, ``recv`` for a load, ``sent`` for a send.
+    """
 
     rid: str
     gen: int
     blocks: list[Any]
+    kind: str = "recv"
 
 
 class Quarantine:
@@ -36,6 +40,11 @@ class Quarantine:
             raise ValueError(f"{lot.rid} is quarantined already")
         self._lots[lot.rid] = lot
         self.blocks += len(lot.blocks)
+
+    def waits_for(self, rid: str, kind: str) -> bool:
+        """Whether a report of ``kind`` (a failure counts as a receive) ends the quarantine of ``rid``."""
+        lot = self._lots.get(rid)
+        return lot is not None and lot.kind == ("sent" if kind == "sent" else "recv")
 
     def release(self, rid: str) -> Lot | None:
         lot = self._lots.pop(rid, None)

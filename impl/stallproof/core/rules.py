@@ -22,10 +22,13 @@ RULES: dict[str, str] = {
     "RunningOrder": "the running list is kept in scheduling order, so the victim is the youngest",
     "FullFit": "a request is admitted only if its whole known sequence fits",
     "RuleR": "a load start leaves free what running prefills still need",
+    "BudgetShare": "an older request that is ready gets part of a step's tokens beside younger prefills",
     "Promotion": "a completed load is recognised whatever is left of budget, and while paused",
+    "LoadFailure": "a failed load leaves no reservation and no output place behind",
     "Completions": "late, duplicate and unknown completion reports are ignored",
     "LoadDeadline": "a load past its deadline is given up: blocks to quarantine, request recomputes",
     "DeferralDeadline": 'a connector that answers "not yet" for too long is no longer asked',
+    "WaitDeadline": "a grammar, a session's next turn or a send that never comes ends its request's wait",
     "Feasible": "a request that can never fit finishes at once with an error",
 }
 
@@ -47,6 +50,8 @@ class Settings:
         patience: P, processed steps a refused running request waits.
         load_deadline_s: how long a load may take; 0: for ever.
         deferral_deadline_s: how long a connector may answer "not yet" to one request; 0: for ever.
+        wait_deadline_s: how long a grammar may compile, and a send of a finished request take; 0: for ever.
+        session_deadline_s: how long a streaming session may be silent between turns; 0: for ever.
         quarantine_cap: no new load starts while more than this share of the pool is quarantined.
         on_wall: how a lone request that outgrows the pool while decoding finishes: ``length`` or ``error``.
         off: rules switched off.
@@ -60,6 +65,8 @@ class Settings:
     patience: int = 1
     load_deadline_s: float = 120.0
     deferral_deadline_s: float = 60.0
+    wait_deadline_s: float = 600.0
+    session_deadline_s: float = 3600.0
     quarantine_cap: float = 0.25
     on_wall: str = "length"
     off: frozenset[str] = field(default_factory=frozenset)
@@ -112,6 +119,8 @@ class Settings:
             patience=int(number("STALLPROOF_PATIENCE", 1, 0, 64)),
             load_deadline_s=number("STALLPROOF_LOAD_DEADLINE_S", 120.0, 0, 1e9),
             deferral_deadline_s=number("STALLPROOF_DEFERRAL_DEADLINE_S", 60.0, 0, 1e9),
+            wait_deadline_s=number("STALLPROOF_WAIT_DEADLINE_S", 600.0, 0, 1e9),
+            session_deadline_s=number("STALLPROOF_SESSION_DEADLINE_S", 3600.0, 0, 1e9),
             quarantine_cap=number("STALLPROOF_QUARANTINE_CAP", 0.25, 0, 1),
             on_wall=on_wall,
             off=off,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from stallproof.core.deadlines import Deadlines
 from stallproof.core.feasible import Wall, verdict
 from stallproof.vllm.base import Engine
 
@@ -17,6 +18,10 @@ class EndingPart(Engine):
     def _sp_set_up_endings(self: Any) -> None:
         self._sp_suspects: dict[str, Any] = {}  #: waiting requests that may not fit the empty pool
         self._sp_endings: list[tuple[int, Any]] = []  #: (client, output) to add to the next outputs
+        settings = self._sp_settings
+        active = settings.active("WaitDeadline")
+        self._sp_grammars = Deadlines(settings.wait_deadline_s if active else 0.0)
+        self._sp_silent = Deadlines(settings.session_deadline_s if active else 0.0)  #: sessions between turns
         groups = self.kv_cache_config.kv_cache_groups
         self._sp_one_full_group = (
             len(groups) == 1 and "FullAttention" in type(groups[0].kv_cache_spec).__name__
@@ -78,17 +83,39 @@ class EndingPart(Engine):
             if self._sp_on("Feasible"):
                 self._sp_end(request, end)
 
-    def _sp_end(self: Any, request: Any, end: Wall) -> None:
-        from vllm.v1.engine import EngineCoreOutput
+    def _sp_end_waits(self: Any) -> None:
+        """Grammars that do not compile and sessions that stay silent, past their deadline."""
+        now = self._sp_now()
+        for deadlines, status, what in (
+            (self._sp_grammars, "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "its grammar was not compiled"),
+            (self._sp_silent, "WAITING_FOR_STREAMING_REQ", "no further input arrived"),
+        ):
+            for rid in deadlines.expired(now):
+                request = self.requests.get(rid)
+                if request is None or request.status.name != status:
+                    continue
+                output = request.structured_output_request
+                if output is not None and status.endswith("GRAMMAR") and output.grammar:
+                    continue  # compiled, not looked at yet
+                self._sp_fire("WaitDeadline")
+                if self._sp_act:
+                    self._sp_finish(request, "FINISHED_ERROR", f"{what} in {deadlines.limit:.0f} s", "error")
 
-        rid, status = request.request_id, type(request.status)
+    def _sp_end(self: Any, request: Any, end: Wall) -> None:
         why = (
-            f"stallproof: {request.num_tokens} tokens do not fit the KV cache of {self._sp_capacity()} "
+            f"{request.num_tokens} tokens do not fit the KV cache of {self._sp_capacity()} "
             f"usable blocks of {self.block_size} tokens"
         )
-        log.warning("%s; request %s ends as %s", why, rid, end)
         length = end is Wall.LENGTH
-        self.finish_requests(rid, status.FINISHED_LENGTH_CAPPED if length else status.FINISHED_ERROR)
+        self._sp_finish(request, "FINISHED_LENGTH_CAPPED" if length else "FINISHED_ERROR", why, str(end))
+
+    def _sp_finish(self: Any, request: Any, status: str, why: str, end: str) -> None:
+        """End ``request`` with an output that says why, added to the next outputs of its client."""
+        from vllm.v1.engine import EngineCoreOutput
+
+        rid = request.request_id
+        log.warning("stallproof: %s; request %s ends as %s", why, rid, end)
+        self.finish_requests(rid, type(request.status)[status])
         self._sp_endings.append(
             (
                 request.client_index,
@@ -96,7 +123,7 @@ class EndingPart(Engine):
                     request_id=rid,
                     new_token_ids=[],
                     finish_reason=request.get_finished_reason(),
-                    stop_reason=why,
+                    stop_reason=f"stallproof: {why}",
                 ),
             )
         )

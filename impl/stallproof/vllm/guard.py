@@ -28,6 +28,7 @@ from stallproof.vllm.endings import EndingPart
 from stallproof.vllm.loads import LoadPart
 from stallproof.vllm.probe import AllocationTest, Shadow
 from stallproof.vllm.queues import QueuePart
+from stallproof.vllm.reports import ReportPart
 from stallproof.vllm.state import Call, Counts
 from stallproof.vllm.watching import WatchPart
 
@@ -51,7 +52,7 @@ def isolated(hook: str, default: Any = None) -> Callable[[Callable[..., Any]], C
     return wrap
 
 
-class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
+class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPart):
     """Mixin; use :func:`stallproof.vllm.guarded`."""
 
     _sp_rec: Any = None
@@ -207,7 +208,11 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
             self._sp_loads_before()
         if self._sp_suspects:
             self._sp_end_infeasible()
+        if len(self._sp_grammars) or len(self._sp_silent):
+            self._sp_end_waits()
         self._sp_arrange()
+        if self._sp_unserved is not None:
+            self._sp_share_budget()
         if self._sp_has_waiting():
             if self.connector is not None:
                 try:
@@ -221,11 +226,16 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
     def _sp_after(self, output: Any) -> None:
         self._sp_allocate_before = None
         self._sp_shadow.take_off()
+        if self._sp_threshold is not None:
+            self.scheduler_config.long_prefill_token_threshold, self._sp_threshold = self._sp_threshold, None
         call = self._sp_call
         if output is None:
             self._sp_steps.abandon()
         else:
             self._sp_steps.dispatch(output.total_num_scheduled_tokens)
+            self._sp_flight.append(output.num_scheduled_tokens)
+            full = output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens
+            call.full = full and self._sp_has_waiting()
         if call.kept:
             self.running.extend(reversed(call.kept))
             if output is not None and not self._sp_adapter.facts.reset_list:
@@ -243,6 +253,8 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
             self._sp_order_running()
         if call.evicted:
             self._sp_moved.extend(call.evicted)
+        if call.full:
+            self._sp_find_unserved()
 
     # ------------------------------------------------------------ preemption
 
@@ -351,7 +363,11 @@ class Guard(AllocationPart, LoadPart, QueuePart, EndingPart, WatchPart):
         self._sp_steps.process(scheduler_output.total_num_scheduled_tokens)
         if len(self._sp_fences) > 4096 or (self._sp_steps.in_flight == 0 and len(self._sp_fences)):
             self._sp_fences.prune()
+        if self._sp_flight:
+            self._sp_flight.popleft()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self._sp_failed:
+            self._sp_reset_places()
         if self._sp_endings:
             outputs = self._sp_add_endings(outputs)
         self._sp_watch_outputs(outputs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
-from stallproof.core.completions import Completions, Life, Verdict
+from stallproof.core.completions import Completions
 from stallproof.core.deadlines import Deadlines
 from stallproof.core.gate import HeldLoad
 from stallproof.core.quarantine import Lot, Quarantine
@@ -17,6 +17,9 @@ from stallproof.vllm.state import Load
 
 log = logging.getLogger("stallproof")
 
+#: so many loads of one request may fail; then it computes its prompt here
+MAX_FAILED_LOADS = 3
+
 
 class LoadPart(Engine):
     """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
@@ -26,6 +29,7 @@ class LoadPart(Engine):
         self._sp_loads: dict[str, Load] = {}
         self._sp_generations: dict[str, int] = {}
         self._sp_async: dict[str, bool] = {}
+        self._sp_failures: dict[str, int] = {}  #: failed loads by request
         self._sp_blind = 0  #: step up to which fences may be missing
         self._sp_at_once = ""  #: request whose load would start in the step being built
         self._sp_completions = Completions()
@@ -36,6 +40,11 @@ class LoadPart(Engine):
         self._sp_deferral = Deadlines(
             settings.deferral_deadline_s if settings.active("DeferralDeadline") else 0.0
         )
+        waits = settings.wait_deadline_s if settings.active("WaitDeadline") else 0.0
+        self._sp_sends = Deadlines(waits)  #: finished requests whose send is outstanding
+        self._sp_poll_until = 0.0
+        self._sp_failed: set[str] = set()  #: running requests whose synchronous load failed
+        self._sp_flight: deque[Any] = deque()  #: tokens by request of the steps in flight
         self._sp_lasting = Shadow()
         if self._sp_gating:
             # Releases happen outside scheduling calls too, so this observer stays on; it changes nothing.
@@ -67,6 +76,12 @@ class LoadPart(Engine):
                     self._sp_expire(rid)
                 except Exception as exc:
                     self._sp_fault("load deadline", exc)
+        if len(self._sp_sends):
+            for rid in self._sp_sends.expired(self._sp_now()):
+                try:
+                    self._sp_expire_send(rid)
+                except Exception as exc:
+                    self._sp_fault("send deadline", exc)
 
     def _sp_start(self: Any, held: HeldLoad) -> None:
         """Tell the connector now, with the request as it was when the blocks were given."""
@@ -104,6 +119,9 @@ class LoadPart(Engine):
         rid = request.request_id
         if not self._sp_quarantine.may_load(rid) and self._sp_act:
             self._sp_fire("LoadDeadline")
+            return 0, False
+        if self._sp_failures.get(rid, 0) >= MAX_FAILED_LOADS and self._sp_on("LoadFailure"):
+            self._sp_fire("LoadFailure")
             return 0, False
         answer = self._sp_match_before(request, num_computed_tokens)
         try:
@@ -231,9 +249,21 @@ class LoadPart(Engine):
                 continue
 
     def _update_waiting_for_remote_kv(self: Any, request: Any) -> None:
+        failed = request.request_id in self.failed_recving_kv_req_ids
         super()._update_waiting_for_remote_kv(request)
-        if self._sp_ready:
-            self._sp_load_over(request.request_id)
+        if not self._sp_ready:
+            return
+        if failed:
+            self._sp_count_failure(request.request_id)
+        self._sp_load_over(request.request_id)
+        if request.num_computed_tokens == 0 and request in self._inflight_prefills:
+            # the load failed and holds nothing any more; its reservation would keep its own retry out
+            self._sp_fire("LoadFailure")
+            if self._sp_on("LoadFailure"):
+                self._inflight_prefills.discard(request)
+
+    def _sp_count_failure(self: Any, rid: str) -> None:
+        self._sp_failures[rid] = self._sp_failures.get(rid, 0) + 1
 
     def _sp_load_over(self: Any, rid: str) -> None:
         self._sp_loads.pop(rid, None)
@@ -265,14 +295,7 @@ class LoadPart(Engine):
             "" if finished else "; the request computes its prompt here",
         )
         self._sp_emit("Expire", rid, "load")
-        lot = self._sp_take_out(rid)
-        self._sp_quarantine.put(Lot(rid, load.gen, lot))
-        ids = [b.block_id for b in lot]
-        if self._sp_rec is not None:
-            probe = self._sp_rec.probe
-            probe.tables.setdefault(rid, Counter()).subtract(ids)
-            probe.others.update(ids)
-        self._sp_emit("Quarantine", rid, load.gen, ids)
+        self._sp_quarantine_blocks(rid, load.gen, "recv")
         self._sp_load_over(rid)
         if finished:
             still = self._sp_completions.outstanding.get(rid, set()) - {"recv"}
@@ -291,16 +314,53 @@ class LoadPart(Engine):
         self._sp_moved.append(request)
         self._sp_capacity_shrank()
 
-    def _sp_take_out(self: Any, rid: str) -> list[Any]:
-        """Blocks that the load of ``rid`` may still write, out of its table; our reference keeps them.
+    def _sp_expire_send(self: Any, rid: str) -> None:
+        """Nobody acknowledges the send of finished ``rid``: its blocks go to quarantine."""
+        request = self.requests.get(rid)
+        owed = self._sp_completions.outstanding.get(rid, set())
+        if request is None or not request.is_finished() or "sent" not in owed or rid in self._sp_quarantine:
+            return
+        self._sp_fire("WaitDeadline")
+        if not self._sp_act:
+            return
+        log.warning(
+            "stallproof: the send of request %s was not acknowledged in %.0f s; its blocks are quarantined "
+            "until the connector reports it",
+            rid,
+            self._sp_sends.limit,
+        )
+        if "recv" in owed:  # the load's report frees the rest
+            owed.discard("sent")
+            return
+        self._sp_quarantine_blocks(rid, self._sp_generations.get(rid, 0), "sent")
+        self._free_blocks(request)
 
+    def _sp_quarantine_blocks(self: Any, rid: str, gen: int, kind: str) -> None:
+        lot = self._sp_take_out(rid, everything=kind == "sent")
+        self._sp_quarantine.put(Lot(rid, gen, lot, kind))
+        self._sp_poll_until = self._sp_now() + self._sp_load_deadline.limit
+        ids = [b.block_id for b in lot]
+        if self._sp_rec is not None:
+            probe = self._sp_rec.probe
+            probe.tables.setdefault(rid, Counter()).subtract(ids)
+            probe.others.update(ids)
+        if kind == "recv":
+            self._sp_emit("Quarantine", rid, gen, ids)
+        elif ids:  # a reader keeps them: to the ledger of a trace, a reference of its own
+            self._sp_emit("Pin", f"send-{rid}", ids)
+            self._sp_emit("Free", rid, ids)
+
+    def _sp_take_out(self: Any, rid: str, everything: bool) -> list[Any]:
+        """Blocks that a transfer of ``rid`` may still use, out of its table; their references become ours.
+
+        A load writes blocks that nobody else has and that have no content yet; a send reads all of them.
         A null block stands in their places, as for blocks that fell out of a window.
         """
         null, lot = self.kv_cache_manager.block_pool.null_block, []
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             blocks = manager.req_to_blocks.get(rid, ())
             for i, b in enumerate(blocks):
-                if not b.is_null and b.ref_cnt == 1 and b.block_hash is None:
+                if not b.is_null and (everything or (b.ref_cnt == 1 and b.block_hash is None)):
                     lot.append(b)
                     blocks[i] = null
         return lot
@@ -312,7 +372,11 @@ class LoadPart(Engine):
             self._sp_fences.raise_to(ids, self._sp_steps.newest)
         if self._sp_rec is not None:
             self._sp_rec.probe.others.subtract(ids)
-        self._sp_emit("Unquarantine", lot.rid, lot.gen, ids)
+        if lot.kind == "recv":
+            self._sp_emit("Unquarantine", lot.rid, lot.gen, ids)
+        elif ids:
+            self._sp_emit("Stored", f"send-{lot.rid}")
+            self._sp_emit("Unpin", f"send-{lot.rid}", ids)
 
     def reset_connector_cache(self: Any) -> bool:
         ok: bool = super().reset_connector_cache()
@@ -334,119 +398,3 @@ class LoadPart(Engine):
         finally:
             shadow.take_off()
         return ok
-
-    # ------------------------------------------------------------ completion reports
-
-    def _update_from_kv_xfer_finished(self: Any, kv_connector_output: Any) -> None:
-        if not self._sp_ready or not self._sp_settings.active("Completions"):
-            super()._update_from_kv_xfer_finished(kv_connector_output)
-            return
-        recv, sent = self._sp_filter(kv_connector_output)
-        raw = kv_connector_output
-        if len(recv) == len(raw.finished_recving or ()) and len(sent) == len(raw.finished_sending or ()):
-            super()._update_from_kv_xfer_finished(raw)
-            return
-        # The connector keeps its own books: it sees the raw report, the engine the filtered one.
-        filtered = type(raw)(**{**vars(raw), "finished_recving": recv, "finished_sending": sent})
-        shadow = Shadow()
-        if self.connector is not None:
-            before = self.connector.update_connector_output
-            shadow.put(self.connector, "update_connector_output", lambda _: before(raw))
-        try:
-            super()._update_from_kv_xfer_finished(filtered)
-        finally:
-            shadow.take_off()
-
-    def _sp_filter(self: Any, out: Any) -> tuple[set[str], set[str]]:
-        """Reports that the engine may see. Also ends quarantines."""
-        keep: dict[str, set[str]] = {"recv": set(), "sent": set(), "failed": set()}
-        reports = (
-            ("recv", out.finished_recving),
-            ("sent", out.finished_sending),
-            ("failed", getattr(out, "failed_recving", None)),
-        )
-        for kind, names in reports:
-            for rid in names or ():
-                try:
-                    verdict, why = self._sp_judge(rid, kind)
-                except Exception as exc:
-                    self._sp_fault("completions", exc)
-                    verdict, why = Verdict.ACCEPT, ""
-                if verdict is Verdict.ACCEPT:
-                    keep[kind].add(rid)
-                    continue
-                if verdict is Verdict.RELEASE:
-                    lot = self._sp_quarantine.release(rid)
-                    if lot is not None:
-                        self._sp_unquarantine(lot)
-                if kind == "failed":
-                    continue  # the engine has looked at it already, by itself
-                self._sp_fire("Completions")
-                self._sp_counts.ignored[kind] += 1
-                self._sp_emit("Ignored", rid, kind, why)
-        return keep["recv"], keep["sent"]
-
-    def _sp_judge(self: Any, rid: str, kind: str) -> tuple[Verdict, str]:
-        request = self.requests.get(rid)
-        load = self._sp_loads.get(rid)
-        if request is None:
-            life = Life.UNKNOWN
-        elif request.is_finished():
-            life = Life.FINISHED
-        elif request.status.name == "WAITING_FOR_REMOTE_KVS":
-            life = Life.LOADING
-        else:
-            life = Life.LIVE
-        return self._sp_completions.judge(
-            rid,
-            kind,
-            life,
-            started=load is None or not load.held,
-            received=rid in self.finished_recving_kv_req_ids,
-            quarantined=rid in self._sp_quarantine,
-        )
-
-    # ------------------------------------------------------------ ends of requests
-
-    def _connector_finished(self: Any, request: Any) -> Any:
-        answer = super()._connector_finished(request)
-        if self._sp_ready and answer[0]:
-            self._sp_completions.expect(request.request_id, "sent")
-        return answer
-
-    def _free_request(self: Any, request: Any, delay_free_blocks: bool = False, **kwargs: Any) -> Any:
-        if self._sp_ready and delay_free_blocks:
-            self._sp_completions.expect(request.request_id, "recv")
-        return super()._free_request(request, delay_free_blocks=delay_free_blocks, **kwargs)
-
-    def _free_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._sp_ready:
-            self._sp_forget(request.request_id)
-        return super()._free_blocks(request, *args, **kwargs)
-
-    def _sp_forget(self: Any, rid: str) -> None:
-        self._sp_completions.forget(rid)
-        self._sp_load_over(rid)
-        self._sp_deferral.end(rid)
-        self._sp_sessions.pop(rid, None)
-        self._sp_session_comp.pop(rid, None)
-        self._sp_suspects.pop(rid, None)
-        if rid not in self._sp_quarantine:
-            self._sp_generations.pop(rid, None)
-
-    def finish_requests(self: Any, request_ids: Any, finished_status: Any) -> Any:
-        """A load that never started owes no report: its request's blocks are freed at once."""
-        if self._sp_ready and len(self._sp_gate):
-            if request_ids is not None and not isinstance(request_ids, str):
-                request_ids = list(request_ids)
-            names = self._sp_names(request_ids)
-            for rid in names:
-                if self._sp_gate.drop(rid) is not None:
-                    self.finished_recving_kv_req_ids.add(rid)
-                    self._sp_loads.pop(rid, None)
-        return super().finish_requests(request_ids, finished_status)
-
-    def _sp_names(self: Any, request_ids: Any) -> list[str]:
-        if request_ids is None:
-            return list(self.requests)
-        return [request_ids] if isinstance(request_ids, str) else list(request_ids)

@@ -1,8 +1,8 @@
 """Guard whatever scheduler class the configuration names, without ``--scheduler-cls``.
 
 vLLM loads this through its ``vllm.general_plugins`` entry point in every engine process. It does nothing
-unless ``STALLPROOF_GUARD=1``. Then the class that the configuration resolves to, one that a platform has put there
-included (vllm-ascend's recompute and dynamic-batch schedulers), is wrapped by ``guarded``.
+unless ``STALLPROOF_GUARD=1``. Then the class that the configuration resolves to, one that a platform has put
+there included (vllm-ascend's recompute and dynamic-batch schedulers), is wrapped by ``guarded``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ class QueuePart(Engine):
         self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
         self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
         self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
+        self._sp_unserved: Any = None  #: an older, ready request that the last call had no tokens for
+        self._sp_threshold: int | None = None  #: the engine's chunk cap, while ours is in its place
         self._sp_foreign = self._sp_adapter.foreign
         self._sp_holding_name = "kv_holding_waiting" if self._sp_adapter.facts.holding else "skipped_waiting"
         kinds = {type(self.waiting).__name__, type(getattr(self, self._sp_holding_name)).__name__}
@@ -116,6 +118,41 @@ class QueuePart(Engine):
         if self._sp_act:
             self.running.sort(key=self._sp_key)
 
+    # ------------------------------------------------------------ a share of the token budget
+
+    def _sp_find_unserved(self: Any) -> None:
+        """The first waiting request that is ready, if a prefill behind it in order runs (#53130)."""
+        self._sp_unserved = None
+        if not self._sp_settings.active("BudgetShare"):
+            return
+        done = self.finished_recving_kv_req_ids
+        for queue in (getattr(self, self._sp_holding_name), self.waiting):
+            for r in queue:
+                status = r.status.name
+                if status in ("WAITING", "PREEMPTED") or r.request_id in done:
+                    key = self._sp_key(r)
+                    if any(x.is_prefill_chunk and self._sp_key(x) > key for x in self.running):
+                        self._sp_unserved = r
+                    return
+
+    def _sp_share_budget(self: Any) -> None:
+        """Cap the chunks of this call so that the unserved request gets up to half of the budget."""
+        request, self._sp_unserved = self._sp_unserved, None
+        if request.request_id not in self.requests or request.is_finished():
+            return
+        prefills = sum(bool(x.is_prefill_chunk) for x in self.running)
+        if not prefills or request.status is self._sp_running:
+            return
+        budget = self.max_num_scheduled_tokens
+        need = min(request.num_tokens - request.num_computed_tokens, budget // 2)
+        cap = max(1, (budget - need - (len(self.running) - prefills)) // prefills)
+        now = self.scheduler_config.long_prefill_token_threshold
+        if 0 < now <= cap:
+            return
+        self._sp_fire("BudgetShare")
+        if self._sp_act:
+            self._sp_threshold, self.scheduler_config.long_prefill_token_threshold = now, cap
+
     def _select_waiting_queue_for_scheduling(self: Any) -> Any:
         """Native to 0.30: which queue is scanned next. Holders first, under both policies."""
         if self._sp_in and self._sp_arranging and self._sp_on("OneOrder"):
@@ -128,6 +165,8 @@ class QueuePart(Engine):
         if self._sp_ready and request.request_id not in self.requests:
             self._sp_arrival(request)
             super().add_request(request)
+            if request.status.name == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR":
+                self._sp_grammars.begin(request.request_id, self._sp_now())
             self._sp_check_arrival(request)
             return
         super().add_request(request)
@@ -136,6 +175,8 @@ class QueuePart(Engine):
         finished: bool = super()._handle_stopped_request(request)
         if not finished and self._sp_ready:
             self._sp_sessions[request.request_id] = request
+            if request.status is self._sp_between_turns:
+                self._sp_silent.begin(request.request_id, self._sp_now())
         return finished
 
     def _update_request_as_session(self: Any, session: Any, update: Any) -> None:
@@ -145,6 +186,7 @@ class QueuePart(Engine):
             comp = self._sp_session_comp.pop(session.request_id, None)
             self._sp_arrivals += 1
             session._sp_arrival = self._sp_arrivals
+            self._sp_silent.end(session.request_id)
         if comp is None:
             super()._update_request_as_session(session, update)
             return

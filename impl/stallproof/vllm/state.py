@@ -15,6 +15,7 @@ class Call:
     closed_new: bool = False  #: holders gave their blocks up: no non-holder gets any
     waited: bool = False  #: patience, or the engine's fence, kept the victims
     keeping: bool = False  #: 0.23 to 0.29: victims popped from now on are put back
+    full: bool = False  #: the call used its whole token budget while requests wait
     preempted: int = 0
     running_before: int = 0
     target: Any = None  #: request refused last, if known

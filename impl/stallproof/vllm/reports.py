@@ -1,0 +1,180 @@
+"""Which completion reports the engine sees, what failed loads leave behind, and ends of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stallproof.core.completions import Life, Verdict
+from stallproof.vllm.base import Engine
+from stallproof.vllm.probe import Shadow
+
+
+class ReportPart(Engine):
+    """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
+
+    # ------------------------------------------------------------ completion reports
+
+    def _update_from_kv_xfer_finished(self: Any, kv_connector_output: Any) -> None:
+        if not self._sp_ready or not self._sp_settings.active("Completions"):
+            super()._update_from_kv_xfer_finished(kv_connector_output)
+            return
+        recv, sent = self._sp_filter(kv_connector_output)
+        raw = kv_connector_output
+        if len(recv) == len(raw.finished_recving or ()) and len(sent) == len(raw.finished_sending or ()):
+            super()._update_from_kv_xfer_finished(raw)
+            return
+        # The connector keeps its own books: it sees the raw report, the engine the filtered one.
+        filtered = type(raw)(**{**vars(raw), "finished_recving": recv, "finished_sending": sent})
+        shadow = Shadow()
+        if self.connector is not None:
+            before = self.connector.update_connector_output
+            shadow.put(self.connector, "update_connector_output", lambda _: before(raw))
+        try:
+            super()._update_from_kv_xfer_finished(filtered)
+        finally:
+            shadow.take_off()
+
+    def _sp_filter(self: Any, out: Any) -> tuple[set[str], set[str]]:
+        """Reports that the engine may see. Also ends quarantines."""
+        keep: dict[str, set[str]] = {"recv": set(), "sent": set(), "failed": set()}
+        reports = (
+            ("recv", out.finished_recving),
+            ("sent", out.finished_sending),
+            ("failed", getattr(out, "failed_recving", None)),
+        )
+        freed: set[str] = set()  # the engine forgets these at their first report
+        for kind, names in reports:
+            for rid in names or ():
+                if rid in freed:
+                    self._sp_ignore(rid, kind, "duplicate")
+                    continue
+                try:
+                    verdict, why = self._sp_judge(rid, kind)
+                except Exception as exc:
+                    self._sp_fault("completions", exc)
+                    verdict, why = Verdict.ACCEPT, ""
+                if verdict is Verdict.ACCEPT:
+                    keep[kind].add(rid)
+                    if rid in self.requests and self.requests[rid].is_finished():
+                        freed.add(rid)
+                    continue
+                if verdict is Verdict.RELEASE:
+                    lot = self._sp_quarantine.release(rid)
+                    if lot is not None:
+                        self._sp_unquarantine(lot)
+                if kind != "failed":  # the engine has looked at it already, by itself
+                    self._sp_ignore(rid, kind, why)
+        return keep["recv"], keep["sent"]
+
+    def _sp_ignore(self: Any, rid: str, kind: str, why: str) -> None:
+        self._sp_fire("Completions")
+        self._sp_counts.ignored[kind] += 1
+        self._sp_emit("Ignored", rid, kind, why)
+
+    def _sp_judge(self: Any, rid: str, kind: str) -> tuple[Verdict, str]:
+        request = self.requests.get(rid)
+        load = self._sp_loads.get(rid)
+        if request is None:
+            life = Life.UNKNOWN
+        elif request.is_finished():
+            life = Life.FINISHED
+        elif request.status.name == "WAITING_FOR_REMOTE_KVS":
+            life = Life.LOADING
+        else:
+            life = Life.LIVE
+        return self._sp_completions.judge(
+            rid,
+            kind,
+            life,
+            started=load is None or not load.held,
+            received=rid in self.finished_recving_kv_req_ids,
+            quarantined=self._sp_quarantine.waits_for(rid, kind),
+        )
+
+    # ------------------------------------------------------------ failed synchronous loads
+
+    def _handle_invalid_blocks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        affected = super()._handle_invalid_blocks(*args, **kwargs)
+        if self._sp_ready and affected:
+            self._sp_failed.update(affected)
+            for rid in affected:
+                self._sp_count_failure(rid)
+        return affected
+
+    def _sp_reset_places(self: Any) -> None:
+        """Output places of a failed load's steps: with none of its steps in flight, none is to come."""
+        for rid in list(self._sp_failed):
+            request = self.requests.get(rid)
+            if request is None or request.status is not self._sp_running:
+                self._sp_failed.discard(rid)
+            elif not any(rid in tokens for tokens in self._sp_flight):
+                self._sp_failed.discard(rid)
+                if request.num_output_placeholders > 0:
+                    self._sp_fire("LoadFailure")
+                    if self._sp_on("LoadFailure"):
+                        request.num_output_placeholders = 0
+
+    # ------------------------------------------------------------ keeping the engine awake
+
+    def has_requests(self: Any) -> bool:
+        """Reports arrive with steps only: go on while a load is under way and the engine is paused (#58041),
+        and for one more deadline after a transfer was given up, so that a late report is heard."""
+        return bool(super().has_requests()) or (self._sp_ready and self._sp_act and self._sp_wants_reports())
+
+    def _sp_wants_reports(self: Any) -> bool:
+        if len(self._sp_quarantine) and self._sp_now() < self._sp_poll_until:
+            return True
+        if not self._sp_loads or self.pause_state.name == "UNPAUSED":
+            return False
+        return any(rid not in self.finished_recving_kv_req_ids for rid in self._sp_loads)
+
+    # ------------------------------------------------------------ ends of requests
+
+    def _connector_finished(self: Any, request: Any) -> Any:
+        answer = super()._connector_finished(request)
+        if self._sp_ready and answer[0]:
+            self._sp_completions.expect(request.request_id, "sent")
+            self._sp_sends.begin(request.request_id, self._sp_now())
+        return answer
+
+    def _free_request(self: Any, request: Any, delay_free_blocks: bool = False, **kwargs: Any) -> Any:
+        if self._sp_ready and delay_free_blocks:
+            self._sp_completions.expect(request.request_id, "recv")
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks, **kwargs)
+
+    def _free_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._sp_ready:
+            self._sp_forget(request.request_id)
+        return super()._free_blocks(request, *args, **kwargs)
+
+    def _sp_forget(self: Any, rid: str) -> None:
+        self._sp_completions.forget(rid)
+        self._sp_load_over(rid)
+        self._sp_deferral.end(rid)
+        self._sp_sends.end(rid)
+        self._sp_failed.discard(rid)
+        self._sp_failures.pop(rid, None)
+        self._sp_grammars.end(rid)
+        self._sp_silent.end(rid)
+        self._sp_sessions.pop(rid, None)
+        self._sp_session_comp.pop(rid, None)
+        self._sp_suspects.pop(rid, None)
+        if rid not in self._sp_quarantine:
+            self._sp_generations.pop(rid, None)
+
+    def finish_requests(self: Any, request_ids: Any, finished_status: Any) -> Any:
+        """A load that never started owes no report: its request's blocks are freed at once."""
+        if self._sp_ready and len(self._sp_gate):
+            if request_ids is not None and not isinstance(request_ids, str):
+                request_ids = list(request_ids)
+            names = self._sp_names(request_ids)
+            for rid in names:
+                if self._sp_gate.drop(rid) is not None:
+                    self.finished_recving_kv_req_ids.add(rid)
+                    self._sp_loads.pop(rid, None)
+        return super().finish_requests(request_ids, finished_status)
+
+    def _sp_names(self: Any, request_ids: Any) -> list[str]:
+        if request_ids is None:
+            return list(self.requests)
+        return [request_ids] if isinstance(request_ids, str) else list(request_ids)
