@@ -122,7 +122,9 @@ def plan_of(o: dict[str, Any], scheduler: str) -> Any:
     import msgspec
 
     from stallproof.simulate.plan import Plan, Store, Work
+    from stallproof.simulate.worker import Latency
 
+    Latency.parse(o["latency"])
     if bool(o["workload"]) == bool(o["synthetic"]):
         raise BadInput("give either a workload or --synthetic N", remedy="stallproof simulate --help")
     if o["workload"] and not Path(o["workload"]).exists():
