@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stallproof_model import sched
-from stallproof_model.state import Constants, State, at, constants
+from stallproof_model.state import Constants, State, at
 from stallproof_proofs.evaluate import Evaluator
 from stallproof_proofs.logic import Action
+from stallproof_proofs.reach import follow, random_constants
 from stallproof_proofs.systems import order as m
 from stallproof_proofs.systems import order_steps as steps
 
@@ -318,42 +319,10 @@ def ghosts(c: Constants, limit: int) -> Iterator[tuple[State, tuple[bool, ...]]]
         S, pf = todo.pop()
         yield S, pf
         for name, _, T in sched.Next(c, S):
-            step = T.infl[-1].out if name == "Schedule" and len(T.infl) > len(S.infl) else frozenset()
-            after = tuple(
-                at(T.st, r) == "running" and r not in step and (at(S.st, r) != "running" or pf[r - 1])
-                for r in range(1, c.N + 1)
-            )
-            if (T, after) not in seen and len(seen) < limit:
-                seen.add((T, after))
-                todo.append((T, after))
-
-
-def random_constants(rng: random.Random) -> Constants:
-    """A configuration under OneOrder, inside the scope of theory ``order``."""
-    n = rng.randint(2, 3)
-    b = rng.randint(3, 6)
-    prompt = [rng.randint(1, min(3, b - 1)) for _ in range(n)]
-    return constants(
-        N=n,
-        B=b,
-        D=rng.randint(1, 2),
-        Budget=rng.choice([1, 2, 3, 99]),
-        ChunkCap=rng.choice([1, 1, 2, 99]),
-        Prompt=prompt,
-        Total=[min(p + rng.randint(1, 3), b + 1) for p in prompt],
-        Ext=[rng.randint(0, p) for p in prompt],
-        Look=rng.choice([0, 0, 1]),
-        P=rng.choice([0, 1, 2]),
-        K=rng.randint(0, 1),
-        RunEvict=rng.random() < 0.5,
-        Reload=rng.random() < 0.5,
-        Eos=rng.random() < 0.3,
-        Aborts=rng.random() < 0.3,
-        Deadlines=rng.random() < 0.4,
-        Fails=rng.randint(0, 1),
-        Fcfs=rng.random() < 0.5,
-        Late=[1] if rng.random() < 0.3 else [],
-    )
+            after = (T, follow(S, name, T, pf))
+            if after not in seen and len(seen) < limit:
+                seen.add(after)
+                todo.append(after)
 
 
 def run(
@@ -369,7 +338,7 @@ def run(
     """
     rng, report = random.Random(seed), Report()
     while report.transitions < transitions and (stop_at is None or report.found < stop_at):
-        c = random_constants(rng)
+        c = random_constants(rng, Fcfs=rng.random() < 0.5)
         sample = list(ghosts(c, 600))
         differ = Differ(c, report, mutate)
         # half of the states at random, half where blocks are short: refusals, evictions, preemptions
@@ -382,4 +351,4 @@ def run(
     return report
 
 
-__all__ = ["Report", "random_constants", "run"]
+__all__ = ["Report", "run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import tokenize
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,12 +104,53 @@ def _of(results: Sequence[Result]) -> str:
     return f"{sum(r.ok for r in results)} of {len(results)}"
 
 
+def evidence(transitions: int = 2_000, configurations: int = 20, seed: int = 0) -> list[str]:
+    """The section on the model: relations against the model, the measure on reachable states."""
+    from stallproof_proofs import reach
+    from stallproof_proofs.differential import run
+
+    d = run(seed, transitions)
+    rng = random.Random(seed)
+    checks = [reach.check(reach.random_constants(rng), 1_500) for _ in range(configurations)]
+    out = [
+        "## Tied to the model",
+        "",
+        f"Relations of theory `order` run on states of the model (`stallproof prove --differential N`): {d.transitions} "
+        f"transitions, {d.micro} micro-steps, guards true {d.enabled} times and false {d.disabled} times, "
+        f"**{d.found} differences** in guards or post-states. A relation with a guard or an update left out "
+        "shows differences (tests).",
+        "",
+        f"The measure, written once more in plain Python, on {sum(c.transitions for c in checks)} transitions of "
+        f"{configurations} random configurations of the model: raised {sum(bool(c.raised) for c in checks)} times; the "
+        f"oldest request preempted before a token of its residence {sum(len(c.unpaid) for c in checks)} times in "
+        f"{sum(c.preemptions for c in checks)} preemptions.",
+        "",
+        "A counterexample to induction may be unreachable; these are reachable in the model:",
+        "",
+        "| rule removed | action that raises the measure | actions from the initial state |",
+        "|---|---|---|",
+    ]
+    for rule in reach.REMOVED:
+        found = reach.search(rule, limit=800)
+        raised = found[1].raised if found else None
+        out.append(f"| {rule} | {raised[0] if raised else 'none found'} | {raised[1] if raised else ''} |")
+    bounds = reach.preemption_bounds([(100, 200, 1)] * 2)
+    out += [
+        "",
+        "Bound on preemptions (`reach.preemption_bounds`): the oldest unfinished request at most `total - prompt` "
+        f"times; for two requests of 100 + 100 tokens {bounds[0]} and {bounds[1]} (the second is a worst case "
+        "over all behaviours, far above what happens). Arrivals behind a request do not enter.",
+        "",
+    ]
+    return out
+
+
 def _assumption(a: Assumption) -> str:
     by = f" Checked by: {a.checked_by}." if a.checked_by else ""
     return f"- **{a.name}** ({', '.join(a.theories)}): {a.text}{by}"
 
 
-def page(results: Sequence[Result], z3_version: str) -> str:
+def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = ()) -> str:
     """The whole page. Deterministic but for the times."""
     ths = theories()
     ob = [r for r in results if r.kind == "obligation"]
@@ -140,6 +182,7 @@ def page(results: Sequence[Result], z3_version: str) -> str:
     out += ["", "## Theorems", ""]
     for th in ths:
         out += _theory(th, results)
+    out += evidence
     out += ["## Assumptions", ""]
     for kind, title in _KINDS.items():
         items = [a for a in assumptions() if a.kind == kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from functools import lru_cache
 
@@ -16,7 +17,10 @@ from stallproof_proofs.registry import theories
 from stallproof_proofs.result import Result
 from stallproof_proofs.theory import Lemma, Lemmas, Obligation, Variant
 
+#: Theories that take more than a few seconds run whole only in the slow tests (and in `make check-model`).
+LARGE = ("commit", "order")
 NAMES = [t.name for t in theories()]
+BY_SIZE = [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in NAMES]
 x, y = z3.Ints("x y")
 
 
@@ -25,7 +29,7 @@ def results(theory: str) -> list[Result]:
     return stallproof_proofs.run(only=(theory,))
 
 
-@pytest.mark.parametrize("theory", NAMES)
+@pytest.mark.parametrize("theory", BY_SIZE)
 def test_everything_is_as_expected(theory: str) -> None:
     bad = [f"{r.name}: {r.status} {r.detail}" for r in results(theory) if not r.ok]
     assert not bad
@@ -34,10 +38,26 @@ def test_everything_is_as_expected(theory: str) -> None:
     assert kinds["twin"]
 
 
-@pytest.mark.parametrize("theory", NAMES)
+@pytest.mark.parametrize("theory", BY_SIZE)
 def test_each_obligation_names_what_would_make_it_fail(theory: str) -> None:
     missing = [r.name for r in results(theory) if r.kind == "obligation" and not r.fails_if]
     assert not missing, "run `stallproof prove --renew-hints`"
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        "order/Dispatch/*",
+        "order/*-*/*",
+        "order/Admit/raised only behind",
+        "commit/Dispatch/*",
+        "commit/*-*/*",
+    ],
+)
+def test_the_heart_of_the_large_theories(some: str) -> None:
+    rs = stallproof_proofs.run(only=(some,))
+    assert rs
+    assert not [f"{r.name}: {r.status} {r.detail}" for r in rs if not r.ok]
 
 
 def test_names_are_unique_and_listed() -> None:
@@ -62,8 +82,8 @@ SPARE = {
 def test_every_guard_is_needed_or_listed() -> None:
     """A guard whose removal breaks nothing would be decoration."""
     for th in theories():
-        if th.name == "order":
-            continue  # its guards are those of the model; removals that matter are its twins
+        if th.name in LARGE:
+            continue  # their guards are those of the model; removals that matter are their twins
         spare = unneeded_guards(th, results(th.name))
         assert {g.split(".")[1] for g in spare} <= set(SPARE), spare
 
@@ -110,6 +130,18 @@ def test_selection() -> None:
         stallproof_proofs.obligations(["no such thing"])
 
 
+@pytest.mark.slow
+def test_hints_are_complete_and_true_on_a_sample() -> None:
+    """What a thorough run recorded is what breaks the obligation, and every obligation has a record."""
+    todo = [o for n in LARGE for o in stallproof_proofs.obligations([n]) if o.kind == "obligation"]
+    assert not [o.name for o in todo if not runner.hints().get(o.name, runner.Hint()).fails_if]
+    for o in random.Random(0).sample(todo, 25):
+        label = runner.hints()[o.name].fails_if
+        variant = next(v for v in o.variants if v.label == label)
+        assert runner.refute(variant.condition(), o.small)[0] == "refuted", f"{o.name} {label}"
+
+
+@pytest.mark.slow
 def test_the_page_names_every_theory_twin_and_assumption() -> None:
     every = [r for n in NAMES for r in results(n)]
     text = page(every, "test")

@@ -68,15 +68,59 @@ def _table(results: Iterable[Result], seconds: float) -> None:
     console.print(f"{total} checks in {seconds:.1f} s: {verdict}", highlight=False)
 
 
+def _differential(transitions: int, seed: int, as_json: bool) -> None:
+    from stallproof_proofs.differential import run
+
+    last = [0.0]
+
+    def progress(report: object) -> None:
+        if time.monotonic() - last[0] > 5:
+            last[0] = time.monotonic()
+            click.echo(f"{report.transitions}/{transitions} transitions", err=True)  # type: ignore[attr-defined]
+
+    report = run(seed, transitions, progress=progress)
+    if as_json:
+        click.echo(json.dumps({**vars(report), "by_action": dict(report.by_action)}))
+    else:
+        click.echo(
+            f"{report.transitions} transitions of the model, {report.micro} micro-steps of the relations; "
+            f"guards true {report.enabled}, false {report.disabled}; differences {report.found}"
+        )
+        for name, n in sorted(report.by_action.items()):
+            click.echo(f"  {name:13s} {n}")
+        for text in report.differences:
+            click.echo(f"DIFFERENT {text}")
+    if report.found:
+        raise click.exceptions.Exit(Exit.FINDING)
+
+
 @click.command("prove")
 @click.option("--json", "as_json", is_flag=True, help="Results as one JSON document.")
 @click.option("--list", "listing", is_flag=True, help="Names of all obligations and twins; checks nothing.")
 @click.option("--only", multiple=True, metavar="NAME", help="A theory, an exact name or a shell pattern.")
 @click.option("--assumptions", is_flag=True, help="What the theorems rest on and no obligation proves.")
 @click.option("--markdown", is_flag=True, help="The page docs/proofs.md, from a fresh run.")
+@click.option("--thorough", is_flag=True, help="Look again, for each obligation, for what makes it fail.")
+@click.option(
+    "--differential",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run the relations on states of the model instead: at least N transitions, no difference.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of --differential.")
+@click.option("--renew-hints", is_flag=True, help="For developers: find again what each proof uses.")
 @click.option("-v", "--verbose", is_flag=True, help="One line per check.")
 def command(
-    as_json: bool, listing: bool, only: tuple[str, ...], assumptions: bool, markdown: bool, verbose: bool
+    as_json: bool,
+    listing: bool,
+    only: tuple[str, ...],
+    assumptions: bool,
+    markdown: bool,
+    thorough: bool,
+    differential: int | None,
+    seed: int,
+    renew_hints: bool,
+    verbose: bool,
 ) -> None:
     """Run the Z3 proofs, each with its guard-removed twins.
 
@@ -99,6 +143,18 @@ def command(
             click.echo(f"{a.kind:9s} {a.name}\n          {a.text}\n          in: {', '.join(a.theories)}")
         return
 
+    if differential:
+        _differential(differential, seed, as_json)
+        return
+    if renew_hints:
+        from stallproof_proofs.runner import renew_hints as renew
+
+        count = renew(
+            lambda i, n, name: click.echo(f"{i}/{n} {name}", err=True) if i % 50 == 0 else None, only
+        )
+        click.echo(f"{count} hints written")
+        return
+
     show = not (as_json or markdown)
     began = time.perf_counter()
     step = [0.0]
@@ -114,7 +170,7 @@ def command(
             step[0] = now
             click.echo(f"{done}/{total} {r.theory}", err=True)
 
-    results = proofs.run(progress, only)
+    results = proofs.run(progress, only, thorough)
     seconds = time.perf_counter() - began
     if as_json:
         click.echo(
@@ -128,9 +184,9 @@ def command(
             )
         )
     elif markdown:
-        from stallproof_proofs.page import page
+        from stallproof_proofs.page import evidence, page
 
-        click.echo(page(results, version), nl=False)
+        click.echo(page(results, version, evidence()), nl=False)
     else:
         _table(results, seconds)
     if not all(r.ok for r in results):
