@@ -1,8 +1,8 @@
 """What the sanitizer costs in the real engine on CPU: CPU time per step, off, check and poison.
 
-``.venv/bin/python benchmarks/kernels_engine.py [--requests 100] [--rounds 3] [--vllm 0.32.0]``. One process, one
-engine, the phases take turns, so that drift hits all alike. The tiny model makes the ratio pessimistic: its
-step takes about two milliseconds, a real one twenty to fifty, and the sanitizer's part hardly grows with it.
+``.venv/bin/python benchmarks/kernels_engine.py [--requests 100] [--rounds 3] [--vllm 0.32.0]``. One process,
+one engine, the phases take turns, so that drift hits all alike. The tiny model makes the ratio pessimistic:
+its step takes about two milliseconds, a real one twenty to fifty, and the sanitizer's part hardly grows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def main() -> int:
             return 2
         phases = json.loads(out.read_text())["phases"][1:]
     base = 0.0
-    print(
-        f"vLLM {args.vllm}, {args.requests} requests, {phases[0]['steps']} steps, {args.rounds} rounds, median"
-    )
+    steps = phases[0]["steps"]
+    print(f"vLLM {args.vllm}, {args.requests} requests, {steps} steps, median of {args.rounds} rounds")
     for mode in MODES:
         mine = [p for p in phases if p["mode"] == mode]
         each = statistics.median(1e3 * p["cpu"] / p["steps"] for p in mine)

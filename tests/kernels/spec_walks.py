@@ -16,7 +16,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("walks.jsonl")
 NAMES = ("InFlightSafe", "XferSafe", "StoreSafe")
-WALKS, LENGTH = 3, 45
+WALKS, LENGTH = 4, 45
 #: a false completion by request id alone: the engine itself believes that the writer has ended
 INVISIBLE = {"false-completion"}
 
@@ -103,19 +103,21 @@ class Translator:
                 self.reader[r] = self.name("store", r)
                 yield ["read", self.reader[r], f"r{r}", ids(t["read"][r])]
         if action == "EndCall":
-            if s["touch"]:
-                self.step += 1
-                names = sorted(s["names"])
-                owned = {b for r in names for b in t["own"][r - 1]}
-                runs = [f"r{r - 1}" for r in names if t["own"][r - 1]]
-                yield ["step", self.step, runs, ids(s["touch"] - owned)]
-            else:
-                yield ["empty"]
+            yield self.end_call(s)
         if action == "Process":
             self.processed += 1
             yield from self.done(self.processed - 1 if late else self.processed)
         if action == "LateDone_":
             yield from self.done(self.processed)
+
+    def end_call(self, s: dict[str, Any]) -> list[Any]:
+        if not s["touch"]:
+            return ["empty"]
+        self.step += 1
+        names = sorted(s["names"])
+        owned = {b for r in names for b in s["own"][r - 1]}
+        runs = [f"r{r - 1}" for r in names if s["own"][r - 1]]
+        return ["step", self.step, runs, ids(s["touch"] - owned)]
 
     def done(self, step: int) -> Iterator[list[Any]]:
         yield ["done", step]
@@ -123,8 +125,10 @@ class Translator:
             self.sync.remove((at, job))
             yield ["finish", job]
 
-    def rest(self) -> Iterator[list[Any]]:
+    def rest(self, s: dict[str, Any]) -> Iterator[list[Any]]:
         """Everything that is outstanding ends, so that every check has run."""
+        if s["on"]:
+            yield self.end_call(s)
         yield from self.done(self.step)
         for job in [*self.job.values(), *self.lost.values()]:
             yield ["finish", job]
@@ -142,7 +146,7 @@ def walk(name: str, constants: dict[str, Any], trace: list[Any]) -> dict[str, An
     states = [x.values["s"] for x in trace]
     for x, s, t in zip(trace[1:], states, states[1:], strict=False):
         events += translator.events(x.action, s, t, constants["LateWork"])
-    events += translator.rest()
+    events += translator.rest(states[-1])
     wrong = sorted(set().union(*map(violated, states)))
     return {"config": name, "blocks": len(constants["Blk"]), "violated": wrong, "events": events}
 

@@ -110,7 +110,7 @@ def test_ours_is_clean_and_tokens_are_unchanged(ours, phase: int) -> None:
 
 
 def test_nan_spreads_through_slots_that_nobody_wrote(ours) -> None:
-    """Why ``finite`` is the default: this attention kernel weighs unwritten slots with 0, and 0 * NaN is NaN."""
+    """Why ``finite`` is the default: this kernel weighs unwritten slots with 0, and 0 * NaN is NaN."""
     off, on = ours[0], ours[3]
     assert on["reports"] == []
     assert any(off["tokens"][r] != on["tokens"][r] for r in set(off["tokens"]) & set(on["tokens"]))
@@ -135,6 +135,33 @@ print(getattr(EngineCore.step, "_stallproof", False))
 def test_plugin_touches_nothing_unless_asked(engine, value: str, hooked: str) -> None:
     run = engine.run(["-c", PLUGIN], extra_env={"STALLPROOF_SANITIZE": value}, capture_output=True, text=True)
     assert run.stdout.split()[-1:] == [hooked], run.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "caught"),
+    [("no_fence.NoFence", True), ("stallproof.vllm.AsyncScheduler", False)],
+)
+def test_as_a_plugin_over_the_usual_processes(engine, tmp_path: Path, scheduler: str, caught: bool) -> None:
+    info = tmp_path / "stallproof_sanitizer_plugin-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stallproof-sanitizer-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nstallproof_sanitizer = stallproof.kernels.engine:plugin\n"
+    )
+    paths = engine.env()["PYTHONPATH"].split(os.pathsep)
+    log = tmp_path / "log"
+    with log.open("w") as out:  # not a pipe: the engine's processes would keep it open
+        engine.run(
+            [str(DRIVER.with_name("engine_processes.py")), scheduler],
+            extra_env={
+                "STALLPROOF_SANITIZE": "check",
+                "PYTHONPATH": os.pathsep.join([*paths, str(tmp_path), str(DRIVER.parent)]),
+            },
+            stdout=out, stderr=out, timeout=300,
+        )  # fmt: skip
+    text = log.read_text()
+    assert "TOKENS {'first': 5, 'second': 30}" in text, text[-3000:]
+    assert ("stallproof sanitizer: InFlightSafe: step" in text) == caught
 
 
 def test_unknown_mode_is_one_clear_error() -> None:

@@ -87,7 +87,10 @@ class SchedulerSanitizer:
         rec = getattr(scheduler, "_sp_rec", None)
         if rec is None:
             if not isinstance(scheduler, recording.RecordingMixin):
-                scheduler.__class__ = recording.recorded(type(scheduler))
+                raise BadInput(
+                    f"scheduler class {type(scheduler).__name__} does not record",
+                    remedy="make it with stallproof.vllm.recording.recorded(Base), or use the plug-in",
+                )
             rec = recording.attach(scheduler, self._record)
         else:
             first = rec.put
@@ -333,7 +336,8 @@ def attach(core: Any, settings: SanitizeSettings | None = None) -> EngineSanitiz
 def plugin() -> None:
     """Entry point of ``vllm.general_plugins``. Without ``STALLPROOF_SANITIZE`` it touches nothing.
 
-    With it, an engine core attaches the sanitizer at its first step.
+    With it, the scheduler class that the configuration names is given a recorder, and an engine core attaches
+    the sanitizer at its first step.
     """
     if not os.environ.get(ENV, "").strip():
         return
@@ -358,3 +362,17 @@ def plugin() -> None:
 
     for name in ("step", "step_with_batch_queue"):
         first(name)
+    from vllm.config import SchedulerConfig
+
+    resolve = SchedulerConfig.get_scheduler_cls
+    if getattr(resolve, "_stallproof", False):
+        return
+
+    @functools.wraps(resolve)
+    def get_scheduler_cls(self: Any) -> Any:
+        from stallproof.vllm.recording import recorded
+
+        return recorded(resolve(self))
+
+    get_scheduler_cls._stallproof = True  # type: ignore[attr-defined]
+    SchedulerConfig.get_scheduler_cls = get_scheduler_cls

@@ -86,12 +86,24 @@ class Sanitizer:
         self.tags = ops.new_tags(blocks, where)
         self._pending: deque[_Check] = deque()
         self._open: dict[int, Sequence[Entry]] = {}  # step -> what it expects, between begin and end
+        self._readers: dict[str, Event] = {}
         self.checks = 0
 
     def jobs(self, jobs: Iterable[Job]) -> None:
-        """Unordered stamps and checks, done when this returns: no agent may write before its stamp."""
+        """Unordered stamps and checks, done when this returns: no agent may write before its stamp.
+
+        Only the first check of a reader is ordered with the compute stream, as its start is.
+        """
         for job in jobs:
             check = self._check(job.kind, 0, job.job, job.entries)
+            if job.kind == "read":
+                # a reader starts behind the steps dispatched before it; that it is done says they are, too
+                self._launch(check, lambda check=check: self._pairs(check))  # type: ignore[misc]
+                assert check.event is not None
+                self._readers[job.job] = check.event
+                continue
+            if job.kind == "read_done" and (event := self._readers.pop(job.job, None)) is not None:
+                event.synchronize()
             work = self._stamp if job.kind in ("start", "pool") else self._pairs
             self.device.immediately(lambda work=work, check=check: work(check))  # type: ignore[misc]
 
