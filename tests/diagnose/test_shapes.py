@@ -22,6 +22,13 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
          stats(20, 0, 0, 4, 20, deferred=4, ext=88)],
         STALL, 1, "load_lost",
     ),
+    (
+        "the failure came in the interval of the last tokens",
+        [core(8, "mooncake_connector.py:700", "pulling kv_caches for ['r1', 'r2'] failed: timeout", "ERROR"), stats(10, 50, 1, 3, 20, deferred=3, ext=88),
+         stats(20, 0, 0, 4, 20, deferred=4, ext=88)],
+        STALL, 1, "load_lost",
+    ),
+    ("transfer engine reports errors", ["E0714 00:00:12.801054 812 rdma_endpoint.cpp:190] handshake timeout with 192.0.2.7:1201"], UNK, 2, ""),
     ("all parked, nothing else", [stats(10, 50, 1, 3, 20, deferred=3, ext=88), stats(20, 0, 0, 4, 20, deferred=4, ext=88)], UNK, 2, ""),
     (
         "all parked past every deadline",
@@ -110,6 +117,17 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
         PROG, 0, "",
     ),
     (
+        "workers busy between broadcasts",
+        [core(0, "core.py:134", "Initializing a V1 LLM engine (v0.27.0) with config: x")]
+        + [core(60 * i, "shm_broadcast.py:802", SHM) if i % 3 else core(60 * i, "deep_gemm_warmup.py:88", "shape 4096 done", tag="Worker_TP1 pid=9")
+           for i in range(1, 9)],
+        PROG, 0, "",
+    ),
+    ("two broadcasts beside running requests", [BUSY, stats(20, 0, 8, 3, 71.0)] + [core(75 + 60 * i, "shm_broadcast.py:802", SHM) for i in range(2)],
+     STALL, 1, "shm_lost"),
+    ("idle workers of an old release", [stats(10, 0, 0, 0, 0, version="0.10.1")]
+     + [core(60 * i, "shm_broadcast.py:450", "No available block found in 60 second. ", tag="VllmWorker rank=1 pid=9") for i in range(1, 9)], IDLE, 0, ""),
+    (
         "start-up, broadcasts only",
         [core(0, "core.py:134", "Initializing a V1 LLM engine (v0.27.0) with config: x")] + [core(60 * i, "shm_broadcast.py:802", SHM) for i in range(1, 5)],
         UNK, 2, "",
@@ -164,6 +182,10 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
     ("asleep", [BUSY, core(15, "abstract.py:391", "It took 1.5 seconds to fall asleep."), stats(20, 0, 2, 0, 3), stats(30, 0, 2, 0, 3, level="DEBUG")], IDLE, 0, ""),
     ("paused", [BUSY, core(15, "scheduler.py:2756", "setting pause state to PAUSED_ALL"), stats(20, 0, 0, 4, 3)], IDLE, 0, ""),
     ("thrash that progresses", [stats(10 * i, 90, 9, 5, 99, preempt=3) for i in range(1, 5)], PROG, 0, ""),
+    ("V0, a record per step", ["INFO 07-14 00:00:10 metrics.py:488] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 30.1 tokens/s, "
+                               "Running: 2 reqs, Swapped: 0 reqs, Pending: 4 reqs, GPU KV cache usage: 3.1%, CPU KV cache usage: 0.0%.",
+                               "INFO 07-14 00:00:11 metrics.py:488] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, "
+                               "Running: 2 reqs, Swapped: 0 reqs, Pending: 4 reqs, GPU KV cache usage: 3.1%, CPU KV cache usage: 0.0%."], PROG, 0, ""),
     ("client time-outs beside a busy engine", [BUSY, "aiohttp.client_exceptions.ServerTimeoutError: Timeout on reading data", stats(20, 250, 8, 0, 60)], PROG, 0, ""),
 ]  # fmt: skip
 

@@ -163,7 +163,7 @@ def server() -> Iterator[Server]:
 def cli(*args: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as e:
-        main(["watch", *args])
+        main(["watch", "--timeout", "30", *args])
     return int(e.value.code or 0), out.getvalue(), err.getvalue()
 
 

@@ -167,7 +167,7 @@ def judge_bare(eng: Engine, inst: Instance, end: float) -> Result:
             verdict=STALLED, why="the core keeps unfinished work and executes nothing",
             finding=found("dp_desync", "unfinished-not-executed", [ev(runs[0], "first"), ev(runs[-1], "last")], eng),
         )  # fmt: skip
-    if t.has("parked") or t.has("pull_failed", "p_not_ready"):
+    if t.has("parked", "pull_failed", "p_not_ready", "transport"):
         return _parked_bare(eng, inst, end)
     if t.has("lookup"):
         rid, n = max(t.ids["lookup"].items(), key=lambda kv: kv[1])
@@ -219,7 +219,9 @@ def _startup_or_lost(eng: Engine, inst: Instance) -> Result:
     starting = inst.total.has("starting", "startup", "compile") and not ready
     lost = shm(eng)
     if starting or lost is None:
-        if t.after("compile", "shm") or (t.has("compile") and t.n("compile") >= t.n("shm")):
+        work = [o.ref.line for k in ("compile", "worker_line") for o in t.some.get(k, [])]
+        since = sum(o.ref.line > max(work, default=0) for o in t.some["shm"])
+        if work and max(work) > t.first["shm"].ref.line and since <= 2:
             return Result(
                 verdict=PROGRESSING, why="start-up or compilation goes on: worker lines between the records"
             )

@@ -125,6 +125,9 @@ class Tally:
                 mine[rid] = mine.get(rid, 0) + n
 
 
+_FAILURES = ("pull_failed", "p_not_ready", "producer_timeout", "transport")
+
+
 class Quiet:
     """An open stretch of records without tokens while requests are there."""
 
@@ -233,7 +236,12 @@ class Engine:
     def progress(self, what: Stats | Obs) -> None:
         """Something moved: evidence for a stall that was collected so far is void."""
         self.last_progress = what
-        self.tally = Tally()
+        old, self.tally = self.tally, Tally()
+        # a record covers an interval: a failure within it may have come after its last token
+        for kind in _FAILURES:
+            for o in old.some.get(kind, ()):
+                if o.t >= what.t - INTERVAL:
+                    self.tally.add(o)
         self.self_preempt = None
         self.empty_steps = 0
 

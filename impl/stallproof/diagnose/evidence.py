@@ -109,16 +109,19 @@ def dump_evidence(f: Finding, eng: Engine, inst: Instance) -> Finding:
     return f
 
 
-def shm(eng: Engine) -> Finding | None:
-    """Repeated "no broadcast block" records of the engine, with no start-up or compilation between them."""
+def shm(eng: Engine, running: int = 0) -> Finding | None:
+    """Repeated "no broadcast block" records of the engine, with no start-up or compilation between them.
+
+    Two are enough beside ``running`` requests and no token (two minutes), three without statistics.
+    """
     t = eng.tally
-    if t.n("shm") < 3 or not t.after("shm", "compile"):
+    if not t.after("shm", "compile") or not t.after("shm", "worker_line"):
         return None
-    obs = [o for o in t.some["shm"] if o.data.get("new")]
-    first, last = t.first["shm"], t.last["shm"]
     # an idle worker of an old release waits in the same place and may say so
-    if len(obs) < 3 or (first.engine == -1 and first.data.get("worker")):
+    obs = [o for o in t.some["shm"] if not o.data["worker"] and (o.data["new"] or running)]
+    if len(obs) < (2 if running else 3):
         return None
+    first, last = obs[0], t.last["shm"]
     n = int(first.data.get("n", 60))
     f = found(
         "shm_lost", "shm-repeated",

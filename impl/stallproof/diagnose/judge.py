@@ -56,16 +56,16 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
     # the last token came somewhere in the interval that the last record with tokens covers
     onset = (q.before.t - INTERVAL if q.before is not None else q.start, q.first.t)
     if q.first.legacy and (secs < HANG or closed is not None):
+        moving = closed is not None or (q.before is not None and secs < LONG_STEP / 2)
+        longer = Missing(what="a longer stretch of the log", command=metrics_command(eng))
         return Result(
-            verdict=PROGRESSING if closed is not None else UNKNOWN,
+            verdict=PROGRESSING if moving else UNKNOWN,
             why="V0 prints a record per step: a zero record is not an interval",
-            missing=None
-            if closed is not None
-            else Missing(what="a longer stretch of the log", command=metrics_command(eng)),
+            missing=None if moving else longer,
         )
     if eng.paused is not None:
         return Result(verdict=IDLE, why="the engine is paused or asleep: " + eng.paused.ref.quote[:80])
-    hung = hang(eng, inst) or shm(eng)
+    hung = hang(eng, inst) or shm(eng, q.last.running)
     if hung is None and closed is None:
         if "idle" in inst.stack_states() and s.running > 0:
             return Result(

@@ -61,7 +61,7 @@ def _py(buf: bytes, i: int) -> bool:
         known = low in _FILES or any(p in low for p in _PARTS)
         if len(_WANTED) < 10_000:
             _WANTED[name] = known
-    if known:
+    if known or b"(Worker" in buf[i - 120 if i > 120 else 0 : i]:
         return True
     k = buf.find(b")", i + 4, i + 12)
     return k > 0 and buf[k + 1 : k + 2] in (b"\n", b"\r", b"") and buf[i + 4 : k].isdigit()

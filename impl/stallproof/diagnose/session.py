@@ -102,6 +102,8 @@ class Instance:
             return
         if line.process == "EngineCore" and line.pid:
             self.core_pid = line.pid
+        if line.process.endswith("orker") and self.total.has("shm") and b"broadcast block" not in text:
+            self.observe(Obs(kind="worker_line", ref=ref(), t=line.t, engine=-1), text, line.process)
         for o in parse.observe(line, ref):
             self.records += 1
             self.observe(o, text, line.process)
@@ -365,10 +367,15 @@ class Instance:
                     e.intervals = e.intervals[:-1]
                 e.interval(r.verdict, s.t, end if end == end else s.t, s.ref, s.ref, r.why)
                 self._keep(e, r, final=True)
-            elif end == end and e.intervals:
-                e.intervals[-1].t1 = (
-                    max(end, e.intervals[-1].t1) if e.intervals[-1].t1 == e.intervals[-1].t1 else end
-                )
+            else:
+                iv = e.intervals[-1]
+                if end == end:
+                    iv.t1 = max(end, iv.t1) if iv.t1 == iv.t1 else end
+                if e.idle.kv >= 1.0:
+                    e.notes.append(
+                        f"KV usage {e.idle.kv:.1f} % while nothing runs and nothing waits: a stale record, sends in "
+                        "flight or held blocks; POST /reset_prefix_cache tells"
+                    )
         elif e.scrapes == 1 and e.last_scrape is not None and not e.intervals:
             s = e.last_scrape.stats()
             r = judge_scrape(e.last_scrape, s, e, self)
