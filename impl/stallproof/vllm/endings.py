@@ -21,6 +21,7 @@ class EndingPart(Engine):
         settings = self._sp_settings
         active = settings.active("WaitDeadline")
         self._sp_grammars = Deadlines(settings.wait_deadline_s if active else 0.0)
+        self._sp_bad_grammars: list[tuple[Any, str]] = []
         self._sp_silent = Deadlines(settings.session_deadline_s if active else 0.0)  #: sessions between turns
         groups = self.kv_cache_config.kv_cache_groups
         self._sp_one_full_group = (
@@ -86,6 +87,10 @@ class EndingPart(Engine):
     def _sp_end_waits(self: Any) -> None:
         """Grammars that do not compile and sessions that stay silent, past their deadline."""
         now = self._sp_now()
+        bad, self._sp_bad_grammars = self._sp_bad_grammars, []
+        for request, why in bad:
+            if self.requests.get(request.request_id) is request:
+                self._sp_finish(request, "FINISHED_ERROR", why[:300], "error")
         for deadlines, status, what in (
             (self._sp_grammars, "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "its grammar was not compiled"),
             (self._sp_silent, "WAITING_FOR_STREAMING_REQ", "no further input arrived"),
@@ -94,8 +99,7 @@ class EndingPart(Engine):
                 request = self.requests.get(rid)
                 if request is None or request.status.name != status:
                     continue
-                output = request.structured_output_request
-                if output is not None and status.endswith("GRAMMAR") and output.grammar:
+                if self._sp_grammar_ready(request):
                     continue  # compiled, not looked at yet
                 self._sp_fire("WaitDeadline")
                 if self._sp_act:

@@ -208,7 +208,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_loads_before()
         if self._sp_suspects:
             self._sp_end_infeasible()
-        if len(self._sp_grammars) or len(self._sp_silent):
+        if len(self._sp_grammars) or len(self._sp_silent) or self._sp_bad_grammars:
             self._sp_end_waits()
         self._sp_arrange()
         if self._sp_unserved is not None:

@@ -49,10 +49,6 @@ class LoadPart(Engine):
         if self._sp_gating:
             # Releases happen outside scheduling calls too, so this observer stays on; it changes nothing.
             self._sp_free_before = self._sp_lasting.put(pool, "free_blocks", self._sp_observe_free)
-        # Zeroing of new blocks runs in the step being built; before 0.26 it includes blocks of loads.
-        self._sp_fence_new = bool(
-            getattr(self, "needs_kv_cache_zeroing", False) and not self._sp_adapter.facts.skip_zero
-        )
 
     def _sp_observe_free(self: Any, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
         blocks = list(ordered_blocks)
@@ -224,8 +220,8 @@ class LoadPart(Engine):
         return self._sp_alloc_state_before(request, blocks, num_external_tokens)
 
     def _sp_load_fence(self: Any, blocks: Any) -> int:
-        if self._sp_fence_new:
-            return int(self._sp_steps.newest)
+        if not self._sp_adapter.facts.skip_zero and getattr(self, "needs_kv_cache_zeroing", False):
+            return int(self._sp_steps.newest)  # the step being built zeroes new blocks, a load's included
         ids = (b.block_id for group in blocks.blocks for b in group if not b.is_null)
         return max(int(self._sp_fences.newest(ids)), int(self._sp_blind))
 

@@ -64,9 +64,28 @@ class QueuePart(Engine):
         """It waits for something outside and can take no block meanwhile: no need to move it."""
         status = request.status.name
         if status == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR":
-            output = request.structured_output_request
-            return output is None or not output.grammar
+            return not self._sp_grammar_ready(request)
         return bool(status == "WAITING_FOR_STREAMING_REQ")
+
+    def _sp_grammar_ready(self: Any, request: Any) -> bool:
+        """Whether it is compiled. To 0.24 asking re-raises the compiler's error."""
+        output = request.structured_output_request
+        try:
+            return output is not None and bool(output.grammar)
+        except Exception:
+            return False
+
+    def _try_promote_blocked_waiting_request(self: Any, request: Any) -> bool:
+        """Native to 0.30. A grammar that does not compile ends its request, not the engine (#45012)."""
+        try:
+            return bool(super()._try_promote_blocked_waiting_request(request))
+        except Exception as exc:
+            grammar = request.status.name == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+            if not (self._sp_ready and grammar and self._sp_on("WaitDeadline")):
+                raise
+            self._sp_fire("WaitDeadline")
+            self._sp_bad_grammars.append((request, f"its grammar does not compile: {exc}"))
+            return False
 
     def _sp_arrange(self: Any) -> None:
         if not self._sp_moved and not getattr(self, self._sp_holding_name):
