@@ -30,7 +30,7 @@ check-model: $(STAMP) ## TLA+, graph equality, gaps and Z3 proofs, in one table 
 
 .PHONY: check-model-nightly
 check-model-nightly: $(STAMP) ## large configurations in shards, each with a checkpoint (ARGS="--shard 1/4")
-	@$(BIN)/stallproof check --tier nightly --timeout 2400 --workers 1 --no-proofs --keep out/nightly $(ARGS)
+	@$(BIN)/stallproof check --tier nightly --equal-all --timeout 2400 --workers 1 --no-proofs --keep out/nightly $(ARGS)
 
 .PHONY: artifact
 artifact: $(STAMP) ## regenerate the tables of the docs that come from the model (docs/gap-matrix.md)
@@ -106,6 +106,11 @@ trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
 .PHONY: bench-trace
 bench-trace: $(STAMP) ## speed of the trace checker (WORKLOAD=mooncake.jsonl for real request shapes)
 	@$(BIN)/python benchmarks/trace_speed.py --need 200000 $(if $(WORKLOAD),--workload $(WORKLOAD)) $(ARGS)
+
+.PHONY: example-fork
+example-fork: $(STAMP) ## a forked scheduler that lost a fence is caught (examples/fork)
+	@PYTHONPATH=$(CURDIR)/examples/fork $(BIN)/stallproof run examples/fork/reuse.toml --vllm $(or $(VLLM),0.32.0)
+	@! PYTHONPATH=$(CURDIR)/examples/fork $(BIN)/stallproof run examples/fork/reuse.toml --vllm $(or $(VLLM),0.32.0) --scheduler forked.ForkedScheduler
 
 .PHONY: test-upstream
 test-upstream: $(STAMP) ## vLLM's own scheduler tests, its classes against ours (VLLM=0.32.0, ARGS=--fast)

@@ -31,6 +31,7 @@ class Options(Struct, frozen=True):
     first: int = 1
     last: int = 0
     limit: int = 1000  #: violations kept
+    ignore: frozenset[str] = frozenset()  #: rules whose violations are not reported
 
 
 class Verdict(Struct):
@@ -75,12 +76,11 @@ class Checker:
         )
         self.policy = Policy(self.ledger, self._report) if "policy" in layers else None
         self._recent_on = self.progress is not None or self.policy is not None
-        self._mute = False
 
     # ------------------------------------------------------------------ violations
 
     def _report(self, v: Violation) -> None:
-        if self._mute or v.layer not in self.opt.layers:
+        if v.layer not in self.opt.layers or v.rule in self.opt.ignore:
             return
         where = self._offset + v.line
         if where < self.opt.first or (self.opt.last and where > self.opt.last):
@@ -100,6 +100,8 @@ class Checker:
         ledger, progress, policy = self.ledger, self.progress, self.policy
         line, record = b.line, ledger.record
         out = self.out
+        out.records += len(b.records)
+        out.size += b.size
         for rec in b.records:
             if type(rec) is s.Header:
                 self._header(b.path, line, rec)
@@ -114,12 +116,11 @@ class Checker:
                 if type(rec) is s.End:
                     out.ended = not rec.next
             line += 1
-        out.records += len(b.records)
-        out.size += b.size
         self._lines = line - 1
 
     def _header(self, path: str, line: int, h: s.Header) -> None:
         out = self.out
+        first = out.header is None
         if out.header is None:
             out.header = h
             unknown = self.policy.header(h) if self.policy else []
@@ -131,7 +132,7 @@ class Checker:
         if self.policy:
             self.policy.header(h)
         carried = self.ledger.header(path, line, h)
-        if not carried and out.records:
+        if not carried and not first:
             out.notes.append(
                 f"{path}:{line}: {h.lost or 'some'} records are missing before this part; "
                 "checked on from its snapshot"

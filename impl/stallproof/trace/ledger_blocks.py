@@ -215,7 +215,7 @@ class Blocks(State):
         if not mine:
             q.hits = q.loaded = 0
         if last > self.quiet:
-            self.touched.append((last, owned))
+            self.touched.append((last, owned, q.r))
         if self.loads:
             load = self.loads.get(q.r)
             if load is not None and not load.blocks.isdisjoint(owned):
@@ -364,7 +364,7 @@ class Blocks(State):
         self._drop(owned)
 
     def touch(self, e: s.Touch) -> None:
-        self.touched.append((self.step, e.blocks))
+        self.touched.append((self.step, e.blocks, e.who))
 
     def _reuse(self, blocks: Iterable[int], user: str, how: str) -> None:
         """Blocks with an unfinished reader get new content: the reader has until the end of the call."""

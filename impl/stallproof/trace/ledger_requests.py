@@ -71,7 +71,7 @@ class Requests(Transfers):
         self._computed(q, e.comp)
         q.st = RUNNING
         q.since = self.step
-        q.exact = e.comp >= 0
+        q.exact = e.comp >= 0 and self.config.groups == 1
         q.comp = q.pcomp = max(e.comp, 0)
         self.running[e.r] = q
 

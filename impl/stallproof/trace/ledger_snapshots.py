@@ -62,7 +62,7 @@ class Snapshots(Requests):
                 expected=f"{snap.processed + 1} to {snap.step}",
                 observed=some(sorted(self.in_flight)),
             )
-        self.touched = [(step, (b,)) for b, step in snap.fences.items()]
+        self.touched = [(step, (b,), "") for b, step in snap.fences.items()]
         for x in snap.loads:
             load = LoadRec(x.r, x.gen, x.blocks, x.mode, x.step, 0.0)
             load.started = x.started
@@ -135,7 +135,7 @@ class Snapshots(Requests):
             {j.job: sorted(j.blocks) for j in snap.stores},
         )
         mine: dict[int, int] = {}
-        for step, blocks in self.touched:
+        for step, blocks, _ in self.touched:
             for b in blocks:
                 mine[b] = max(step, mine.get(b, 0))
         quiet = self.quiet

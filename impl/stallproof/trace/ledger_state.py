@@ -115,7 +115,7 @@ class State:
         self.done = -1
         self.quiet = 0
         self.in_flight: dict[int, dict[str, int]] = {}
-        self.touched: list[tuple[int, Iterable[int]]] = []
+        self.touched: list[tuple[int, Iterable[int], str]] = []  # step, blocks, who
         self.deferred: list[tuple[int, set[int]]] = []
         self.loads: dict[str, LoadRec] = {}
         self.ended: dict[str, LoadRec] = {}  # synchronous loads that ended in this record

@@ -96,17 +96,17 @@ class Transfers(Blocks):
                 requests=[e.r],
                 blocks=[b],
             )
-        for step, blocks in self.touched:
+        for step, blocks, who in self.touched:
             if step > self.quiet and not load.blocks.isdisjoint(blocks):
                 hit = sorted(load.blocks.intersection(blocks))
                 self.bad(
                     "InFlightSafe",
-                    f"the load of {e.r} may write block {hit[0]} at once, but step {step}, which "
-                    f"may still touch it, is not done (newest done: {self.quiet})",
+                    f"the load of {e.r} may write block {hit[0]} at once, but step {step}, which may still "
+                    f"touch it{' for ' + who if who else ''}, is not done (newest done: {self.quiet})",
                     field="ev.start.r",
                     expected=f"step {step} done before the start",
                     observed=f"step {self.quiet} done",
-                    requests=[e.r],
+                    requests=[e.r, who] if who else [e.r],
                     blocks=hit[:8],
                 )
                 break
