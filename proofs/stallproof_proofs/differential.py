@@ -5,7 +5,7 @@ relations, evaluated on that concrete state. A scheduling call is a path of micr
 guards of *all* micro-steps are evaluated for all requests (both polarities), and exactly one may be enabled,
 after the choices that the relations leave open on purpose are made as the model makes them:
 
-* which answer the connector gives, and which victim a commit takes first (least progressed),
+* which answer the connector gives, and which victim a commit takes first,
 * whether patience waits (the theorems hold for every choice), whether rule E is used,
 * when a started load completes (the relations have no gate: they allow it earlier).
 
@@ -47,15 +47,8 @@ CALL = {
     m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
 }
-#: model action -> relations that may stand for it, and whether the model's gate must be open
-BETWEEN = {
-    "XferDone": ("XferDone",),
-    "XferFail": ("XferFail",),
-    "Expire": ("Expire",),
-    "LateDone": ("LateDone",),
-    "XferFreed": ("XferFreed",),
-    "Arrive": ("Arrive",),
-}
+#: actions between calls that have the same name in the model
+BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive")
 
 
 @dataclass
@@ -213,8 +206,10 @@ class Differ:
             options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
         evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict")]
         if evict and (evict[0][0] == "AdmEvict" or self.c.RunEvict):
-            key = lambda o: (o[1]["comp"][o[1]["v0"]], -o[1]["ord"][o[1]["v0"]])  # noqa: E731
-            return [min(evict, key=key)]
+            here = evict[0][1]
+            now = S._replace(comp=tuple(here["comp"].values()), own=tuple(here["own"].values()))
+            picked = sched.PickVictim(self.c, now, [e["v0"] for _, e in evict])
+            return [o for o in evict if o[1]["v0"] == picked]
         options = [(n, e) for n, e in options if n not in ("RunEvict", "AdmEvict")]
         if "Wait" in names:
             waits = any(e.out for e in S.infl)  # CanFree: a step in flight yields a token
@@ -244,13 +239,15 @@ class Differ:
         base = self.start(S, pf)
         for r in self.rel.requests:
             env = {**base, "r0": r, "flag": False}
-            for name in BETWEEN:
-                model = list(getattr(sched, name)(self.c, S, r))
+            for action in BETWEEN:
+                model = list(getattr(sched, action)(self.c, S, r))
+                zombie = action == "Expire" and at(S.st, r) == "zombie"
+                name = "ExpireZombie" if zombie else action
                 ours = self.rel.enabled(name, env)
                 self.report.enabled += ours
                 self.report.disabled += not ours
                 gated = name in ("XferDone", "XferFail", "Expire") and at(S.gate, r) > 0
-                off = name == "Expire" and not self.c.Deadlines
+                off = action == "Expire" and not self.c.Deadlines
                 if bool(model) != ours and not ((gated or off) and ours):
                     self.report.differ(f"{name}({r}) enabled {ours}, model {bool(model)} in {S}")
                 elif model and ours:

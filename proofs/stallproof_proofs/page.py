@@ -115,15 +115,17 @@ def evidence(transitions: int = 2_000, configurations: int = 20, seed: int = 0) 
     out = [
         "## Tied to the model",
         "",
-        f"Relations of theory `order` run on states of the model (`stallproof prove --differential N`): {d.transitions} "
-        f"transitions, {d.micro} micro-steps, guards true {d.enabled} times and false {d.disabled} times, "
+        "Relations of theory `order` run on states of the model (`stallproof prove --differential N`): "
+        f"{d.transitions} transitions, {d.micro} micro-steps, guards true {d.enabled} times and false "
+        f"{d.disabled} times, "
         f"**{d.found} differences** in guards or post-states. A relation with a guard or an update left out "
         "shows differences (tests).",
         "",
-        f"The measure, written once more in plain Python, on {sum(c.transitions for c in checks)} transitions of "
-        f"{configurations} random configurations of the model: raised {sum(bool(c.raised) for c in checks)} times; the "
-        f"oldest request preempted before a token of its residence {sum(len(c.unpaid) for c in checks)} times in "
-        f"{sum(c.preemptions for c in checks)} preemptions.",
+        f"The measure, written once more in plain Python, on {sum(c.transitions for c in checks)} "
+        f"transitions of {configurations} random configurations of the model: raised "
+        f"{sum(bool(c.raised) for c in checks)} times; the oldest request was preempted before a token of "
+        f"its residence {sum(len(c.unpaid) for c in checks)} times in {sum(c.preemptions for c in checks)} "
+        "preemptions.",
         "",
         "A counterexample to induction may be unreachable; these are reachable in the model:",
         "",
@@ -137,9 +139,10 @@ def evidence(transitions: int = 2_000, configurations: int = 20, seed: int = 0) 
     bounds = reach.preemption_bounds([(100, 200, 1)] * 2)
     out += [
         "",
-        "Bound on preemptions (`reach.preemption_bounds`): the oldest unfinished request at most `total - prompt` "
-        f"times; for two requests of 100 + 100 tokens {bounds[0]} and {bounds[1]} (the second is a worst case "
-        "over all behaviours, far above what happens). Arrivals behind a request do not enter.",
+        "Bound on preemptions (`reach.preemption_bounds`): the oldest unfinished request at most "
+        f"`total - prompt` times; for two requests of 100 + 100 tokens {bounds[0]} and {bounds[1]} (the "
+        "second is a worst case over all behaviours, far above what happens). Arrivals behind a request do "
+        "not enter.",
         "",
     ]
     return out

@@ -49,10 +49,10 @@ def test_relations_and_model_agree_on_thousands() -> None:
     report = run(seed=2, transitions=3000)
     assert report.differences == []
     expected = {
-        "Promote", "Reject", "HeadEnd", "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait", "LoopEnd",
-        "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver", "DeliverLast",
-        "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "LateDone", "Abort", "AbortLoading", "XferFreed",
-        "Arrive",
+        "Promote", "Reject", "HeadEnd", "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait",
+        "LoopEnd", "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver",
+        "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone", "Abort",
+        "AbortLoading", "XferFreed", "Arrive",
     }  # fmt: skip
     assert set(report.by_action) == expected, "every action of the relations is compared"
 

@@ -507,6 +507,22 @@ def between_calls(s: State) -> list[Action]:
         ),
         _act(
             s,
+            "ExpireZombie",
+            r0,
+            {**idle, "zombie": s.st(r0) == ZOMBIE},
+            at(
+                s,
+                r0,
+                st=z3.IntVal(FINISHED),
+                comp=z3.IntVal(0),
+                own=z3.IntVal(0),
+                quar=s.quar(r0) + s.own(r0),
+                noload=z3.BoolVal(True),
+            ),
+            "Expire: of a request that was aborted under its load",
+        ),
+        _act(
+            s,
             "LateDone",
             r0,
             {**idle, "quarantined": s.quar(r0) > 0},
