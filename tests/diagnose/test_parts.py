@@ -406,6 +406,40 @@ def test_kv_event_sample_file() -> None:
     assert "ownership" in report.notes[0]
 
 
+# ---------------------------------------------------------------- our own traces
+
+TRACES = LOGS.parents[1] / "traces"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "mechanism"),
+    [
+        ("wedge-0.23.0.jsonl", "stalled", "wedge"),
+        ("cascade-0.28.0.jsonl", "stalled", "livelock"),
+        ("cascade-0.32.0-ok.jsonl", "idle or paused", ""),
+        ("starvation-0.23.0-ok.jsonl", "idle or paused", ""),
+    ],
+)
+def test_own_traces(tmp_path: Path, name: str, verdict: str, mechanism: str) -> None:
+    raw = (TRACES / name).read_bytes()
+    z = tmp_path / "t.jsonl.zst"
+    z.write_bytes(zstandard.compress(raw))
+    for path in (TRACES / name, z):
+        report = run.diagnose([str(path)])
+        found = [f for e in report.engines for f in e.findings]
+        assert report.verdict == verdict
+        assert [f.mechanism for f in found] == ([mechanism] if mechanism else [])
+        assert all(f.tier == "A" for f in found)
+
+
+def test_own_trace_cut_before_the_stall_is_no_stall(tmp_path: Path) -> None:
+    lines = (TRACES / "wedge-0.23.0.jsonl").read_bytes().splitlines(keepends=True)
+    for n in range(1, 24):
+        p = tmp_path / "t.jsonl"
+        p.write_bytes(b"".join(lines[:n]) + lines[n][:9])
+        assert run.diagnose([str(p)]).verdict != "stalled"
+
+
 # ---------------------------------------------------------------- privacy
 
 

@@ -10,15 +10,18 @@ import msgspec
 from stallproof.errors import BadInput
 from stallproof.trace import schema
 
-from .engine import IDLE, PROGRESSING, STALLED, UNKNOWN, Evidence, Finding, Missing
+from .engine import IDLE, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Finding, Missing
 from .observe import Ref
 from .reader import Source
 
 if TYPE_CHECKING:
     from .session import Instance
 
-#: scheduling calls without a token, a load or a state change that count as a wedge
-CALLS = 200
+#: scheduling calls in a row that schedule nothing, with nothing pending outside, that count as a wedge; the
+#: promise NoWedge allows none, but a step in flight may still free something
+CALLS = 8
+#: pre-emptions of one request without any token in between that count as a livelock
+OFTEN = 5
 
 
 def _lines(src: Source) -> Iterator[bytes]:
@@ -32,14 +35,8 @@ def _lines(src: Source) -> Iterator[bytes]:
 
 
 def read(inst: Instance, src: Source) -> None:
-    """Feed one trace: live requests, loads pending, and how long nothing has been scheduled."""
-    live: set[str] = set()
-    loading: set[str] = set()
-    empty = 0
-    first: Ref | None = None
-    last = Ref(src.name, 1)
-    since = now = 0.0
-    running = 0
+    """Feed one trace: who lives, what is pending outside, and for how many calls nothing has come out."""
+    st = _State(src.name)
     e = inst.engine(0)
     for number, raw in enumerate(_lines(src), 1):
         if not raw.strip():
@@ -51,72 +48,114 @@ def read(inst: Instance, src: Source) -> None:
                 raise BadInput(
                     f"is not a trace: {exc}", path=src.name, line=number, remedy="record it again"
                 ) from None
-            inst.notes.append(
-                f"{src.name}:{number}: unreadable record, the trace is judged up to here ({exc})"
-            )
+            inst.notes.append(f"{src.name}:{number}: unreadable record, judged up to here ({exc})")
             break
-        last = Ref(src.name, number, raw[:120])
+        st.ref = Ref(src.name, number, raw[:120])
         inst.records += 1
         if isinstance(rec, schema.Header):
             inst.version.state(rec.engine.version, "trace header")
-            for r in rec.state.requests:
-                live.add(r.r)
-                if r.st == "loading":
-                    loading.add(r.r)
+            st.live.update(r.r for r in rec.state.requests)
+            st.outside.update((r.r, "load") for r in rec.state.requests if r.st == "loading")
             continue
-        now = getattr(rec, "ts", now) or now
+        st.feed(rec)
+        if isinstance(rec, schema.Sched) and not st.empty and not st.preempted:
+            e.interval(PROGRESSING if st.live else IDLE, st.since, st.now, st.ref, st.ref)
+    e.records += 1
+    first, last = st.first or st.ref, st.ref
+    often = max(st.preempted.items(), key=lambda kv: kv[1], default=("", 0))
+    if st.empty >= CALLS and st.live:
+        why = f"{st.empty} scheduling calls schedule nothing while {len(st.live)} requests live"
+        says = [
+            (first, "the first call that schedules nothing"),
+            (last, f"call {st.empty} of them; nothing is pending outside"),
+        ]
+        _stalled(e, st, "wedge", "trace-empty-calls", why, says)
+    elif often[1] >= OFTEN:
+        why = f"{often[0]} was pre-empted {often[1]} times and no token came out in between"
+        _stalled(
+            e,
+            st,
+            "livelock",
+            "trace-preemptions",
+            why,
+            [(first, "the first of these pre-emptions"), (last, "the end")],
+        )
+    elif st.outside and st.live and st.quiet >= CALLS:
+        e.interval(UNKNOWN, st.since, st.now, first, last, "something outside is pending")
+        e.missing = Missing(
+            what="whether the pending loads, deferrals or waits end",
+            command="record on, then stallproof diagnose TRACE",
+        )
+    else:
+        e.interval(PROGRESSING if st.live else IDLE, st.since, st.now, first, last)
+
+
+class _State:
+    """The little that a verdict needs, updated record by record."""
+
+    def __init__(self, name: str) -> None:
+        self.live: set[str] = set()
+        #: (request, kind) of what may still be answered from outside
+        self.outside: set[tuple[str, str]] = set()
+        self.preempted: dict[str, int] = {}
+        self.empty = 0  # calls in a row without tokens and with nothing pending outside
+        self.quiet = 0  # calls in a row without tokens
+        self.first: Ref | None = None
+        self.ref = Ref(name, 1)
+        self.since = self.now = 0.0
+
+    def feed(self, rec: schema.Record) -> None:
+        self.now = getattr(rec, "ts", self.now) or self.now
         moved = False
+        deferred = False
         for event in getattr(rec, "ev", []):
             name = type(event).__name__
             rid = getattr(event, "r", "")
+            deferred = deferred or name in ("NotYet", "Wait")
             if name == "Add":
-                live.add(rid)
-                moved = True
+                self.live.add(rid)
             elif name == "Finish":
-                live.discard(rid)
-                loading.discard(rid)
-                moved = True
+                self.live.discard(rid)
+                self.outside = {o for o in self.outside if o[0] != rid}
+                self.preempted.clear()
             elif name == "Load" and event.mode == "async":
-                loading.add(rid)
-                moved = True
+                self.outside.add((rid, "load"))
             elif name in ("Recv", "LoadFailed", "Expire", "Quarantine"):
-                loading.discard(rid)
-                moved = True
-            elif name in ("Admit", "Promote", "Evict"):
-                moved = True
+                self.outside.discard((rid, "load"))
+            elif name == "Park":
+                self.outside.add((rid, "park"))
+            elif name in ("Unpark", "Turn"):
+                self.outside.discard((rid, "park"))
+            elif name == "Pause":
+                (self.outside.discard if event.state == "none" else self.outside.add)(("", "pause"))
+            elif name == "Preempt":
+                if not self.preempted:
+                    self.first = self.ref
+                self.preempted[rid] = self.preempted.get(rid, 0) + 1
+            moved = moved or name not in ("Refuse", "NotYet", "Wait", "Preempt", "Touch", "Ignored")
+        if isinstance(rec, schema.Update) and any(rec.out.values()):
+            self.preempted.clear()
+            moved = True
         if isinstance(rec, schema.Sched):
-            if rec.run is not None:
-                running = len(rec.run)
-            if rec.tok or moved or not live or loading:
-                empty, first = 0, None
-                since = now
-                e.last_progress = None
-                e.interval(PROGRESSING if live else IDLE, now, now, last, last)
+            if rec.tok or not self.live:
+                self.quiet = self.empty = 0
             else:
-                empty += 1
-                first = first or last
+                self.quiet += 1
+                self.empty = 0 if self.outside or deferred or moved else self.empty + 1
         elif moved:
-            empty, first = 0, None
-    if loading and not running and e.intervals and live:
-        e.interval(UNKNOWN, since, now, last, last, "loads are pending")
-        e.missing = Missing(
-            what="whether the pending loads complete", command="record on, then stallproof replay TRACE"
+            self.empty = 0
+        if not self.empty and not self.preempted:
+            self.first, self.since = None, self.now
+        elif self.empty == 1 and self.first is None:
+            self.first = self.ref
+
+
+def _stalled(e: Engine, st: _State, mechanism: str, rule: str, why: str, says: list[tuple[Ref, str]]) -> None:
+    e.interval(STALLED, st.since, st.now, says[0][0], says[-1][0], why)
+    e.findings.append(
+        Finding(
+            mechanism=mechanism, rule=rule, evidence=[Evidence(ref=r, tier="A", says=t) for r, t in says],
+            onset=(st.since, st.now), concerned=sorted(st.live)[:20], count=len(st.live), confidence="high",
+            tier="A",
         )
-    elif empty >= CALLS and first is not None:
-        e.interval(
-            STALLED,
-            since,
-            now,
-            first,
-            last,
-            f"{empty} scheduling calls schedule nothing while {len(live)} requests live",
-        )
-        e.findings.append(
-            Finding(
-                mechanism="wedge", rule="trace-empty-calls",
-                evidence=[Evidence(ref=first, tier="A", says="first call that schedules nothing"),
-                          Evidence(ref=last, tier="A", says=f"call {empty} of them; no load is pending")],
-                onset=(since, now), concerned=sorted(live)[:20], count=len(live), confidence="high", tier="A",
-            )
-        )  # fmt: skip
-    e.records += 1
+    )  # fmt: skip

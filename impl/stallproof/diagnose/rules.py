@@ -48,7 +48,8 @@ RULES: dict[str, Rule] = {
     "delayed-free-without-release": Rule("'Delaying free of N blocks' without release, idle, KV usage 25 % or more", "vllm-ascend mooncake_connector.py; ascend#15802"),
     "read-after-lease": Rule("a peer fetched blocks of a request that was already released", "vLLM kv_connector/v1/nixl; vllm#21570", "0.10 and later"),
     "lease-without-reader": Rule("leases expire with 0 readers", "vLLM kv_connector/v1/nixl", "0.10 and later"),
-    "trace-empty-calls": Rule("200 scheduling calls of our own trace without a token, a load or a change", "trace schema 1"),
+    "trace-empty-calls": Rule("eight scheduling calls of our own trace without a token, a load or a change, nothing pending outside", "trace schema 1; NoWedge"),
+    "trace-preemptions": Rule("a request of our own trace is pre-empted five times and no token comes out in between", "trace schema 1; vllm#49674"),
 }  # fmt: skip
 
 

@@ -373,8 +373,8 @@ class Instance:
                     iv.t1 = max(end, iv.t1) if iv.t1 == iv.t1 else end
                 if e.idle.kv >= 1.0:
                     e.notes.append(
-                        f"KV usage {e.idle.kv:.1f} % while nothing runs and nothing waits: a stale record, sends in "
-                        "flight or held blocks; POST /reset_prefix_cache tells"
+                        f"KV usage {e.idle.kv:.1f} % while nothing runs and nothing waits: a stale record, "
+                        "sends in flight or held blocks; POST /reset_prefix_cache tells"
                     )
         elif e.scrapes == 1 and e.last_scrape is not None and not e.intervals:
             s = e.last_scrape.stats()
