@@ -16,7 +16,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("walks.jsonl")
 NAMES = ("InFlightSafe", "XferSafe", "StoreSafe")
-WALKS, LENGTH = 4, 45
+WALKS, LENGTH = 3, 45
 #: a false completion by request id alone: the engine itself believes that the writer has ended
 INVISIBLE = {"false-completion"}
 
@@ -61,6 +61,7 @@ class Translator:
         self.lost: dict[int, str] = {}
         self.reader: dict[int, str] = {}
         self.sync: list[tuple[int, str]] = []
+        self.unfilled = False  # a store read blocks that nothing had filled: the sanitizer does not care
 
     def name(self, kind: str, r: int) -> str:
         self.count += 1
@@ -100,8 +101,11 @@ class Translator:
                 self.sync.append((self.step + 1, self.name("sync", r)))
                 yield ["start", self.sync[-1][1], f"r{r}", ids(gained_by[r])]
             if t["read"][r] and not s["read"][r]:
+                self.unfilled |= s["st"][r] == "load"
                 self.reader[r] = self.name("store", r)
                 yield ["read", self.reader[r], f"r{r}", ids(t["read"][r])]
+        if action == "BeginCall":
+            yield ["begin"]
         if action == "EndCall":
             yield self.end_call(s)
         if action == "Process":
@@ -114,7 +118,7 @@ class Translator:
         if not s["touch"]:
             return ["empty"]
         self.step += 1
-        names = sorted(s["names"])
+        names = [r for r in sorted(s["names"]) if s["st"][r - 1] == "run"]
         owned = {b for r in names for b in s["own"][r - 1]}
         runs = [f"r{r - 1}" for r in names if s["own"][r - 1]]
         return ["step", self.step, runs, ids(s["touch"] - owned)]
@@ -148,7 +152,10 @@ def walk(name: str, constants: dict[str, Any], trace: list[Any]) -> dict[str, An
         events += translator.events(x.action, s, t, constants["LateWork"])
     events += translator.rest(states[-1])
     wrong = sorted(set().union(*map(violated, states)))
-    return {"config": name, "blocks": len(constants["Blk"]), "violated": wrong, "events": events}
+    return {
+        "config": name, "blocks": len(constants["Blk"]), "violated": wrong, "unfilled": translator.unfilled,
+        "events": events,
+    }  # fmt: skip
 
 
 def behaviours(only: str = "") -> Iterator[dict[str, Any]]:

@@ -209,10 +209,13 @@ class WorkerSanitizer:
     def begin(self, plan: StepPlan) -> None:
         if self._step:
             self._close()
+        self.filled += len(plan.fill)
+        for job in plan.now:  # in the order of the host: what was processed before it, and no more, is done
+            if self.late:
+                self.fences.drain(job.after)
+            self.sanitizer.jobs([job])
         if self.late:
             self.fences.drain(plan.processed)
-        self.filled += len(plan.fill)
-        self.sanitizer.jobs(plan.now)
         self.sanitizer.begin(plan)
         self._step = plan.step
 

@@ -21,7 +21,6 @@ class Feed:
 
     def __init__(self, blocks: int, *, cached: Callable[[int], bool] | None = None) -> None:
         self.ledger = Ledger(blocks)
-        self.processed = 0
         self._cached = cached
         self._loads: dict[str, tuple[str, list[int], str]] = {}  # job -> (request, blocks, mode)
         self._sync: dict[str, int] = {}  # job of a synchronous load -> its step
@@ -43,13 +42,11 @@ class Feed:
                     zero += e.blocks
                 else:
                     self._event(e, record.step)
-            return self.ledger.plan(
-                record.step, record.tok, processed=self.processed, zero=zero, fill=self._poison()
-            )
+            return self.ledger.plan(record.step, record.tok, zero=zero, fill=self._poison())
         if isinstance(record, T.Update):
+            self.ledger.processed = max(self.ledger.processed, record.step)
             for e in record.ev:
                 self._event(e, record.step)
-            self.processed = max(self.processed, record.step)
             for job in [j for j, step in self._sync.items() if step <= record.step]:
                 del self._sync[job]
                 self._ended(job)

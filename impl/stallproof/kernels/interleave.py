@@ -139,7 +139,7 @@ class World:
         scheduled = [r for r in self.own if r not in self.parked and self.rng.random() < 0.8]
         for r in scheduled:
             self.content.setdefault(r, set()).update(self.own[r])
-        plan = self.ledger.plan(n, scheduled, processed=self.processed, zero=zero)
+        plan = self.ledger.plan(n, scheduled, zero=zero)
         self.touched[n] = {e.block for e in (*plan.stamps, *plan.expect)}
         self._dispatch(plan)
         self.calling = False

@@ -45,11 +45,13 @@ class Entry:
 @dataclass(frozen=True)
 class Job:
     """An unordered operation. ``kind``: ``start`` and ``finish`` of a load, ``read`` and ``read_done`` of a
-    store, ``pool`` for blocks that leave their owner under an unfinished load."""
+    store, ``pool`` for blocks that leave their owner under an unfinished load. ``after``: the newest step
+    that the scheduler had processed then."""
 
     kind: str
     job: str
     entries: tuple[Entry, ...]
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ class Ledger:
         self._loads: dict[str, dict[int, int]] = {}
         self._reads: dict[str, tuple[str, dict[int, int]]] = {}
         self._owner: dict[str, str] = {}  # job -> request
-        self._log: list[tuple[str, str, int, int]] = []  # (kind, request or job, block, tag), host order
+        #: newest step whose output the scheduler has processed; to be kept up to date
+        self.processed = 0
+        #: (kind, request or job, block, tag, processed then), in host order
+        self._log: list[tuple[str, str, int, int, int]] = []
         self._steps: dict[int, dict[int, str]] = {}  # step -> block -> requests, until forgotten
         self._direct: list[Report] = []
         self._pins: dict[str, list[int]] = {}
@@ -134,7 +139,7 @@ class Ledger:
         for b in blocks:
             t = self._next(b, OWNED, "handed to", request, "")
             self._hold(request, b, t)
-            self._log.append(("alloc", request, b, t))
+            self._note("alloc", request, b, t)
 
     def share(self, request: str, blocks: Iterable[int]) -> None:
         """A prefix hit: ``request`` relies on the content as it is."""
@@ -186,8 +191,7 @@ class Ledger:
             block = self.blocks[b]
             # the loader's own hand-out, not yet stamped, is the same ownership: one stamp, not two
             mine = ("alloc", request, b, block.tag)
-            if mine in self._log:
-                self._log.remove(mine)
+            self._log = [x for x in self._log if x[:4] != mine]
             others = [h for h in block.holders if h != request and not h.startswith(_PIN)]
             t = self._next(b, LOADING, "handed to", f"load {job} of {request}", job)
             if others:
@@ -197,7 +201,7 @@ class Ledger:
                 self._hold(request, b, t)
             block.writer = job
             tags[b] = t
-            self._log.append(("start", job, b, t))
+            self._note("start", job, b, t)
         self._loads[job] = tags
         self._owner[job] = request
 
@@ -206,19 +210,25 @@ class Ledger:
         for b, t in self._loads.pop(job, {}).items():
             if self.blocks[b].writer == job:
                 self.blocks[b].writer = ""
-            self._log.append(("finish", job, b, t))
+            self._note("finish", job, b, t)
 
     def read(self, job: str, request: str, blocks: Iterable[int]) -> None:
-        """An unordered reader (store, send) of ``request``'s content starts."""
-        tags = {b: self.blocks[b].tag for b in blocks}
+        """An unordered reader (store, send) of ``request``'s content starts.
+
+        Blocks that no step has touched since their hand-out have no content to protect yet.
+        """
+        empty = {(b, t) for kind, _, b, t, _ in self._log if kind == "alloc"}
+        tags = {b: self.blocks[b].tag for b in blocks if (b, self.blocks[b].tag) not in empty}
         self._reads[job] = (request, tags)
         self._owner[job] = request
-        self._log += [("read", job, b, t) for b, t in tags.items()]
+        for b, t in tags.items():
+            self._note("read", job, b, t)
 
     def read_done(self, job: str) -> None:
         """It has completed, or was flushed ahead of a reuse."""
         _, tags = self._reads.pop(job, ("", {}))
-        self._log += [("read_done", job, b, t) for b, t in tags.items()]
+        for b, t in tags.items():
+            self._note("read_done", job, b, t)
 
     # ------------------------------------------------------------ plans
 
@@ -234,9 +244,9 @@ class Ledger:
         zeroed, runs = set(zero), set(scheduled)
         jobs: list[Job] = []
         stamps: list[Entry] = []
-        waiting: list[tuple[str, str, int, int]] = []
+        waiting: list[tuple[str, str, int, int, int]] = []
         for item in self._log:
-            kind, who, b, t = item
+            kind, who, b, t, after = item
             block = self.blocks[b]
             if kind == "alloc":
                 held = block.tag == t and bool(block.holders)
@@ -248,10 +258,10 @@ class Ledger:
                 elif block.tag == t:
                     block.tag = block.emitted
             elif kind in ("start", "pool"):
-                _add(jobs, kind, who, Entry(b, t, block.emitted))
+                _add(jobs, kind, who, Entry(b, t, block.emitted), after)
                 block.emitted = t
             else:
-                _add(jobs, kind, who, Entry(b, t))
+                _add(jobs, kind, who, Entry(b, t), after)
         self._log = waiting
         return tuple(jobs), tuple(stamps)
 
@@ -260,13 +270,12 @@ class Ledger:
         step: int,
         requests: Iterable[str],
         *,
-        processed: int = 0,
         zero: Iterable[int] = (),
         fill: Iterable[int] = (),
     ) -> StepPlan:
         """The plan of ``step``, which schedules ``requests``; each is expected to own all of its blocks."""
-        scheduled = list(requests)
-        now, stamps = self.flush(zero, scheduled)
+        scheduled, zeroed = list(requests), list(zero)
+        now, stamps = self.flush(zeroed, scheduled)
         expect: dict[int, tuple[int, str]] = {}
         for r in scheduled:
             for b, t in self._held.get(r, {}).items():
@@ -285,8 +294,14 @@ class Ledger:
         for e in reversed(stamps):
             expect.setdefault(e.block, (e.tag, self._origin(e.block, e.tag)[1]))
         self._steps[step] = {b: r for b, (_, r) in expect.items()}
+        for b in zeroed:
+            if job := self.blocks[b].writer:
+                t, cause = self.blocks[b].tag, f"load {job} may write what step {step} zeroes or copies"
+                self._direct.append(
+                    Report("InFlightSafe", self._owner[job], b, step, t, t, "plan", cause, job)
+                )
         return StepPlan(
-            step, processed, now, tuple(fill), stamps, tuple(Entry(b, t) for b, (t, _) in expect.items())
+            step, self.processed, now, tuple(fill), stamps, tuple(Entry(b, t) for b, (t, _) in expect.items())
         )
 
     def forget(self, step: int) -> None:
@@ -359,7 +374,7 @@ class Ledger:
 
     def handed_out(self) -> set[int]:
         """Blocks handed out since the last flush."""
-        return {b for kind, _, b, _ in self._log if kind == "alloc"}
+        return {b for kind, _, b, _, _ in self._log if kind == "alloc"}
 
     def reading(self) -> set[int]:
         """Blocks that an unfinished reader reads."""
@@ -367,12 +382,15 @@ class Ledger:
 
     # ------------------------------------------------------------ inside
 
+    def _note(self, kind: str, who: str, b: int, t: int) -> None:
+        self._log.append((kind, who, b, t, self.processed))
+
     def _left(self, b: int) -> None:
         """Somebody stopped holding ``b``: if it was the last and a load is unfinished, that is an epoch."""
         block = self.blocks[b]
         if block.writer and not block.holders:
             t = self._next(b, POOL, "freed under the unfinished", f"load {block.writer}", block.writer)
-            self._log.append(("pool", block.writer, b, t))
+            self._note("pool", block.writer, b, t)
             block.writer = ""
 
     def _next(self, b: int, state: int, what: str, who: str, job: str) -> int:
@@ -393,11 +411,12 @@ class Ledger:
         return "handed to an owner long gone", "", ""
 
 
-def _add(jobs: list[Job], kind: str, job: str, entry: Entry) -> None:
-    if jobs and jobs[-1].kind == kind and jobs[-1].job == job:
-        jobs[-1] = Job(kind, job, (*jobs[-1].entries, entry))
+def _add(jobs: list[Job], kind: str, job: str, entry: Entry, after: int) -> None:
+    last = jobs[-1] if jobs else None
+    if last and (last.kind, last.job, last.after) == (kind, job, after):
+        jobs[-1] = Job(kind, job, (*last.entries, entry), after)
     else:
-        jobs.append(Job(kind, job, (entry,)))
+        jobs.append(Job(kind, job, (entry,), after))
 
 
 def _newer(a: int, b: int) -> bool:
