@@ -202,6 +202,68 @@ def case_falls_back_for_an_unknown_connector(series: str) -> None:
         c.ScriptedConnector.stallproof_new_blocks_only = True
 
 
+def case_gate_keeps_the_order_of_the_free_list(series: str) -> None:
+    """S6: blocks freed last stand at the head of the pool; a load that must not have them passes over."""
+    rig = Rig(OURS, blocks=16, depth=2, role="kv_both", record=False)
+    rig.add("A", 64, 4)
+    rig.schedule()
+    rig.schedule()
+    rig.abort("A")
+    queue = rig.s.kv_cache_manager.block_pool.free_block_queue
+    before = [b.block_id for b in queue.get_all_free_blocks()]
+    rig.add("B", 100, 4, tokens=96, mode="sync")
+    rig.schedule()
+    taken = set(rig.s.kv_cache_manager.get_block_ids("B")[0])
+    after = [b.block_id for b in queue.get_all_free_blocks()]
+    assert after == [b for b in before if b not in taken], (before, taken, after)
+
+
+def case_gate_counts_fenced_blocks_as_free(series: str) -> None:
+    """S8: a load start needs free blocks and the reservation, not quiescent ones for both."""
+    rig = Rig(OURS, blocks=16, depth=2, role="kv_both", record=False, chunk_cap=16, budget=64)
+    rig.add("A", 80, 4)
+    rig.schedule()
+    rig.schedule()
+    rig.add("P", 100, 4)  # a prefill in flight: what it still needs is reserved
+    rig.schedule()
+    rig.abort("A")
+    rig.add("B", 68, 4, tokens=64)
+    rig.schedule()
+    assert rig.s.requests["B"].status.name == "WAITING_FOR_REMOTE_KVS", "refused for fenced blocks"
+    rig.run()
+    rig.all_done()
+
+
+def case_gate_waits_through_steps_without_tokens(series: str) -> None:
+    """S9, S10: only a load is there; its fence passes by steps that schedule nothing."""
+    rig, _, _ = _freed_in_flight(OURS)
+    rig.add("B", 100, 4, tokens=96)
+    tokens = 0
+    while not rig.started and rig.steps < 20:
+        tokens += rig.schedule().total_num_scheduled_tokens
+        rig.process()
+    assert rig.started and tokens == 0
+    rig.run()
+    rig.all_done()
+
+
+def case_gate_with_work_after_the_output_event(series: str) -> None:
+    """S11: where a step's last work follows its output (model runner V2), one more step must be processed."""
+    for lag in (0, 1):
+        rig, _, newest = _freed_in_flight(OURS)
+        rig.s._sp_steps.lag = lag
+        rig.add("B", 100, 4, tokens=96)
+        processed = 0
+        while not rig.started and processed < 10:
+            rig.schedule()
+            if not rig.started:
+                rig.process()
+                processed += 1
+        assert processed >= newest + lag, (processed, newest, lag)
+        rig.run()
+        rig.all_done()
+
+
 # ---------------------------------------------------------------- commit, order
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from stallproof.cli.doctor import command
+from stallproof.core.rules import RULES
 from stallproof.errors import BadInput, Exit, Unsupported
 from stallproof.vllm.adapters import METHODS, TABLE, series_of, supported
-from stallproof.vllm.matrix import markdown
+from stallproof.vllm.matrix import TESTS, markdown
 from stallproof.vllm.static import inspect_archive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +123,18 @@ def test_the_committed_table_is_the_generated_one() -> None:
     assert (ROOT / "docs" / "rules-by-version.md").read_text() == markdown(), (
         "run: stallproof doctor --table > docs/rules-by-version.md"
     )
+
+
+def test_every_rule_names_tests_that_exist() -> None:
+    here = ROOT / "tests" / "vllm_class"
+    cases = set(
+        re.findall(r"^def (case_\w+)\(", "".join(p.read_text() for p in here.glob("*cases.py")), re.M)
+    )
+    scenarios = {p.stem for p in (ROOT / "tests" / "scenarios").glob("*.toml")}
+    assert set(TESTS) == set(RULES)
+    for rule, names in TESTS.items():
+        assert names, rule
+        assert set(names) <= cases | scenarios, (rule, set(names) - cases - scenarios)
 
 
 def test_without_vllm_the_answer_is_unsupported() -> None:

@@ -28,6 +28,31 @@ def status(rule: str, facts: Facts, depth: int) -> str:
     return ADDED
 
 
+#: rule -> tests that show it, vLLM's own class failing beside it: cases of ``tests/vllm_class`` and scenarios
+TESTS: dict[str, tuple[str, ...]] = {
+    "GateLoads": ("case_gate_holds_a_start", "reuse-before-fence-45357", "cascade-49674"),
+    "DeferFrees": ("case_falls_back_for_an_unknown_connector",),
+    "Patience": ("case_cascade", "case_n1", "starvation-n1"),
+    "NoInversion": ("case_n1", "starvation-n1"),
+    "Commit": ("case_commit_before_preemption", "case_session_gives_its_blocks_up"),
+    "OneOrder": ("case_wedge", "wedge-57841"),
+    "RunningOrder": ("case_running_list_stays_in_order", "priority-place-41951"),
+    "FullFit": ("case_balance_copy_gets_the_admission_tests",),
+    "RuleR": ("case_balance_copy_gets_the_admission_tests",),
+    "BudgetShare": ("budget-hog-53130",),
+    "Promotion": ("case_promotion_while_paused", "pause-58041"),
+    "LoadFailure": ("failed-load-placeholder-45138", "failed-loads-own-finding"),
+    "Completions": (
+        "case_unexpected_reports",
+        "case_receive_and_send_are_counted_apart",
+        "unknown-report-43226",
+    ),
+    "LoadDeadline": ("case_a_lost_load_is_given_up", "lost-load-35943", "late-write-s16"),
+    "DeferralDeadline": ("case_endless_not_yet", "deferral-49829"),
+    "WaitDeadline": ("grammar-never-54003", "abandoned-session-53321", "lost-send-50425"),
+    "Feasible": ("case_infeasible_prompt", "case_outgrown_pool", "never-fits-39734"),
+}
+
 #: base classes of vllm-ascend 0.23.0, as their source reads: rule -> what holds there, where it differs
 ASCEND: dict[str, dict[str, str]] = {
     "BalanceScheduler": {"FullFit": ADDED, "RuleR": ADDED},
@@ -64,7 +89,9 @@ def markdown() -> str:
             cells = [status(rule, TABLE[s], depth) for s in series]
             lines.append(f"| {rule} | " + " | ".join(cells) + " |")
         lines.append("")
-    lines += ["## Rules", "", *(f"- **{r}**: {text}." for r, text in RULES.items()), ""]
+    lines += ["## Rules", "", "| rule | what it does | shown by |", "|---|---|---|"]
+    lines += [f"| {r} | {text} | {', '.join(f'`{t}`' for t in TESTS[r])} |" for r, text in RULES.items()]
+    lines.append("")
     lines += [
         "## Mechanisms of vLLM",
         "",

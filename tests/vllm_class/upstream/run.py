@@ -139,6 +139,7 @@ def main() -> int:
     p.add_argument(
         "--whole", action="store_true", help="every scheduler and connector test, not the fast set"
     )
+    p.add_argument("--fast", action="store_true", help="the fast set, which is the default")
     p.add_argument("--only", choices=["stock", "ours"], help="run one side and list its failures")
     p.add_argument("--json", action="store_true")
     p.add_argument("files", nargs="*")
