@@ -30,6 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path, name in PAGES.items():
         if (ROOT / path).exists():
             files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "cli.md", content=_cli()))
     for trace in sorted(TRACES.glob("*.jsonl")):
         files.append(File.generated(config, f"live/{trace.stem}.html", content=_report(trace)))
     MENU.update(_listed(config.nav))
@@ -39,6 +40,25 @@ def on_files(files: Files, config: Any) -> Files:
     if rest:
         config.nav.append({"More": rest})
     return files
+
+
+def _cli() -> str:
+    """Help of every verb, as the command prints it."""
+    from click.testing import CliRunner
+
+    from stallproof.cli import VERBS, cli
+
+    runner = CliRunner(env={"COLUMNS": "100"})
+    parts = ["# Command line", "Printed by the command itself when the site is built."]
+    parts.append(
+        "| code | meaning |\n|---|---|\n| 0 | fine: conforms, holds, progressing, or idle |\n"
+        "| 1 | a finding |\n"
+        "| 2 | bad input, or the evidence does not decide |\n| 3 | unsupported version, platform or tool |"
+    )
+    for verb in VERBS:
+        done = runner.invoke(cli, [verb, "--help"], prog_name="stallproof")
+        parts.append(f"## {verb}\n\n```text\n{done.output.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _report(trace: Path) -> str:
