@@ -218,6 +218,8 @@ class Engine:
         """Append a stretch; equal neighbours are joined, and the list stays bounded."""
         if self.intervals:
             p = self.intervals[-1]
+            if t0 == t0 and p.t1 == p.t1:
+                t0 = max(t0, p.t1) if t1 != t1 or p.t1 <= t1 else t0
             if p.verdict == verdict and (verdict in (PROGRESSING, IDLE) or p.why == why):
                 p.t1 = t1 if t1 == t1 else p.t1
                 p.last, p.merged = last, p.merged + 1

@@ -101,7 +101,7 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
 
 def _resolved(r: Result, q: Quiet, secs: float, closed: Stats) -> Result:
     if r.verdict == STALLED and ((r.finding is not None and r.finding.certain) or secs >= HANG):
-        r.why += "; it ended"
+        r.why += "; it had ended by the next record"
         return r
     if closed.tokens > 0 and secs <= 5 * INTERVAL + 300:
         return Result(verdict=PROGRESSING, why="a long prefill or step: tokens were credited afterwards")

@@ -28,8 +28,7 @@ _TAG = re.compile(
 _DP = re.compile(rb"DP_?(\d+)")
 _FILE = re.compile(rb"\[?([\w/.\-]+)\.py:(\d+)(?::[\w.]+)?[\])]\s?")
 _ISO = re.compile(rb"(?:\d{4}-)?(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
-_GLOG = re.compile(rb"\b[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+ ")
-_PLAIN = re.compile(rb"^(?:\[?)(?:\d{4}-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_PLAIN = re.compile(rb"\b(DEBUG|INFO|WARNING|ERROR) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 
 
 class Line(msgspec.Struct):
@@ -128,13 +127,16 @@ class Prefix:
                 self.delta = line.wrapper - line.t
 
     def _bare(self, raw: bytes) -> Line:
-        """A record without a vLLM file tag: glog, traceback, metrics, or a shortened quotation."""
+        """A record without a vLLM file tag: glog, traceback, metrics, or a shortened quotation.
+
+        Only a stamp in vLLM's own form is on the engine's clock; libraries often run in another zone.
+        """
         line = Line(raw)
-        head = raw[:64]
-        m = _GLOG.search(head) or _PLAIN.search(head)
+        m = _PLAIN.search(raw[:160])
         if m is not None:
-            line.t = self.clock(seconds(*(int(g) for g in m.groups()[-5:])))
-        elif (m := _ISO.search(head)) is not None:
+            line.level = m[1].decode()
+            line.t = self.clock(seconds(*(int(g) for g in m.groups()[1:])))
+        elif (m := _ISO.search(raw[:40])) is not None:
             line.wrapper = self.outer(seconds(*(int(g) for g in m.groups())))
         if raw.startswith(b"("):
             self._process(raw[:80], line)
