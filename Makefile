@@ -54,9 +54,18 @@ lint: $(STAMP) ## ruff and the type checker
 test-fast: $(STAMP) ## the quick tests, under 2 minutes, no engine
 	@$(BIN)/pytest -q -m "not slow and not engine"
 
+STAGE := @.ci/stage
+RUN   := $(MAKE) --no-print-directory
+
 .PHONY: test
-test: lint check-model engines kernels-interpret ## everything: lint, model, proofs, all tests, the real engine
-	@$(BIN)/pytest -q
+test: ## everything: lint, model, proofs, all tests, real schedulers and the real engine
+	$(STAGE) environment $(RUN) env
+	$(STAGE) lint $(RUN) lint
+	$(STAGE) check-model $(RUN) check-model
+	$(STAGE) engines $(RUN) engines
+	$(STAGE) kernels $(RUN) kernels-interpret
+	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine"
+	$(STAGE) tests-slow $(BIN)/pytest -q -m "slow or engine"
 
 LANES := $(BIN)/python -m stallproof.kernels.lanes
 
