@@ -78,15 +78,34 @@ def _theory(th: Theory, results: Sequence[Result]) -> list[str]:
         "",
     ]
     if twins:
-        out += ["| twin (what is taken away) | refuted | what it stands for |", "|---|---|---|"]
+        runs = _runs(th)
+        last = " reachable run: promise broken after |" if runs else ""
         out += [
-            f"| `{r.name.removeprefix(th.name + '/')}` | {'yes' if r.ok else r.status} | {notes[r.name]} |"
-            for r in twins
+            f"| twin (what is taken away) | refuted | what it stands for |{last}",
+            f"|---|---|---|{'---|' * bool(runs)}",
         ]
+        for r in twins:
+            name = r.name.removeprefix(th.name + "/")
+            run = f" {runs[name]} |" if runs else ""
+            out.append(f"| `{name}` | {'yes' if r.ok else r.status} | {notes[r.name]} |{run}")
         out.append("")
     spare = unneeded_guards(th, mine)
     if spare:
         out += [f"Guards that the proof does not need: {', '.join(f'`{g}`' for g in spare)}.", ""]
+    return out
+
+
+def _runs(th: Theory) -> dict[str, str]:
+    """Twins of a block theory -> the broken promise and the actions of a run that breaks it."""
+    from stallproof_proofs import walk
+
+    if not isinstance(th, Inductive) or th.name not in walk.SCRIPTS:
+        return {}
+    out = {}
+    for t in th.twins:
+        run = walk.find(th, t)
+        text = f"{run.broken[0]}: {' '.join(run.steps)}" if run else "none found"
+        out[f"{t.action}-{t.guard}/{t.conjunct}"] = text
     return out
 
 

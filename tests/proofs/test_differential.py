@@ -51,8 +51,8 @@ def test_relations_and_model_agree_on_thousands() -> None:
     expected = {
         "Promote", "Reject", "HeadEnd", "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait",
         "LoopEnd", "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver",
-        "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone", "Abort",
-        "AbortLoading", "XferFreed", "Arrive",
+        "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone",
+        "Abort", "AbortLoading", "XferFreed", "Arrive",
     }  # fmt: skip
     assert set(report.by_action) == expected, "every action of the relations is compared"
 

@@ -14,9 +14,9 @@ import stallproof_proofs
 ROOT = Path(stallproof_proofs.__file__).parent
 #: layer -> what it may import of this package
 ALLOWED = {
-    "systems": {"logic", "systems"},
+    "systems": {"logic", "sums", "systems"},
     "statements": {"logic", "systems", "statements"},
-    "proofs": {"logic", "result", "theory", "systems", "statements", "proofs"},
+    "proofs": {"logic", "sums", "result", "theory", "systems", "statements", "proofs"},
 }
 
 

@@ -259,6 +259,21 @@ _CONTRACT = (
         ("blocks.defer",),
     ),
     Assumption(
+        "block_relations",
+        "model",
+        "The actions of theories blocks.gate and blocks.defer are written by hand; their twins are run from "
+        "the initial state, and spec/Blocks.tla states the same rules for TLC, but no transition function of "
+        "the model is compared with them.",
+        ("blocks.gate", "blocks.defer", "refcount"),
+        "spec/Blocks.tla, trace ledger",
+    ),
+    Assumption(
+        "cow_and_side_pools",
+        "scope",
+        "One pool of blocks; no second pool (HiSparse), no reads of blocks that are in the pool.",
+        ("blocks.gate", "blocks.defer"),
+    ),
+    Assumption(
         "readers_listed",
         "contract",
         "Every unordered reader is known, and is pinned, delays the free, or is "

@@ -433,11 +433,20 @@ ASSUMPTIONS = (
         ("order",),
     ),
     Assumption(
-        "zero_need_parked",
+        "order_scope",
         "scope",
-        "Not in theory order: streaming sessions, grammar wait, pause, sharing (counts treat a "
+        "Not in theories order and commit: streaming sessions, grammar wait, pause, sharing (counts treat a "
         "block as one unit), max_num_seqs, dropped late tokens.",
         ("order",),
+    ),
+    Assumption(
+        "wider_relations",
+        "model",
+        "The relations allow more than the model: patience and the first victim are free choices, a started "
+        "load may complete before its gate opens, a request may be aborted at any time. Every theorem holds "
+        "for the wider behaviours; NoWedge counts a load that is not over as pending outside.",
+        ("order", "commit"),
+        "stallproof prove --differential",
     ),
     Assumption(
         "lexicographic",
