@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -13,10 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
-from stallproof.errors import Exit
+from stallproof.errors import BadInput, Exit
+from stallproof.trace import reader
 from stallproof.trace.checker import LAYERS, Options, Verdict, check
 from stallproof.trace.ledger import Violation
 from stallproof.trace.progress import Thresholds
+from stallproof.trace.schema import Header
+from stallproof.trace.tla import Second, second
 
 Say = Callable[..., None]
 
@@ -75,12 +79,18 @@ PROMISE = {
 @click.option("--deadline", type=click.FloatRange(min=0), default=0.0,
               help="BoundedWait: seconds a load may last (default: the recording's own).")  # fmt: skip
 @click.option(
+    "--with-tlc",
+    type=click.IntRange(min=10, max=5000),
+    metavar="EVENTS",
+    help="Let TLC replay the first EVENTS events too (spec/TraceLedger.tla); verdicts must agree.",
+)
+@click.option(
     "--explain/--no-explain", default=True, help="Show waits and last events (reads the file again)."
 )
 def command(
     traces: tuple[str, ...], everything: bool, as_json: bool, layers: tuple[str, ...], first: int,
     last: int | None, wedge_calls: int, livelock_calls: int, starve_calls: int, starve_served: int,
-    deadline: float, explain: bool,
+    deadline: float, with_tlc: int | None, explain: bool,
 ) -> int:  # fmt: skip
     """Check TRACE (plain, gzip or zstd; - reads standard input) against the promise.
 
@@ -96,15 +106,47 @@ def command(
     )
     with _progress(traces, quiet=as_json) as tick:
         verdict = check(traces, options, history=explain, progress=tick)
+    tlc = _second(traces, verdict, with_tlc) if with_tlc else None
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_plain(verdict)), indent=2).decode())
+        plain = _plain(verdict) | ({"tlc": tlc} if tlc else {})
+        click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
     else:
         render(
             verdict,
             Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True),
             everything,
         )
+        if tlc:
+            click.echo(_tlc_line(tlc))
+    if tlc and tlc.agree is False:
+        return Exit.FINDING
     return {"conforms": Exit.OK, "diverges": Exit.FINDING, "undecided": Exit.BAD_INPUT}[verdict.status]
+
+
+def _second(traces: tuple[str, ...], verdict: Verdict, limit: int) -> Second:
+    """TLC's own verdict on the head of the first part."""
+    if "-" in traces:
+        raise BadInput("--with-tlc needs a file, not standard input")
+    records: list[Any] = []
+    for _, _, rec in reader.records(verdict.files[0]):
+        if records and isinstance(rec, Header):
+            break
+        records.append(rec)
+        if len(records) > limit:
+            break
+    return second(records, limit)
+
+
+def _tlc_line(x: Second) -> str:
+    what = f"TLC on the first {x.events} events ({x.records} records, {x.seconds} s): "
+    said = f"{x.rule} at line {x.line}" if x.rule else "conforms"
+    if x.agree is None:
+        return f"{what}{said}; the checker's {x.ours} is outside its specification"
+    if x.agree:
+        return f"{what}{said}, as the checker says of them"
+    return (
+        f"{what}{said}, but the checker says {x.ours or 'conforms'} (line {x.our_line}): report this defect"
+    )
 
 
 @contextmanager

@@ -267,14 +267,18 @@ class Blocks(State):
                 requests=[e.r],
                 blocks=e.blocks[:8],
             )
+        self._drop(self._give(q, e, self.reach(q, e.upto)))
+
+    def reach(self, q: Req, upto: int) -> int:
+        """The newest step that may touch blocks of ``q`` outside the window that ends at token ``upto``."""
         last = q.last
-        if e.upto >= 0:
+        if upto >= 0:
             begin = q.comp
             for step in sorted(self.in_flight, reverse=True):
-                begin -= self.in_flight[step].get(e.r, 0)
-                if begin >= e.upto:  # this step begins behind the window's end: it reads none of them
+                begin -= self.in_flight[step].get(q.r, 0)
+                if begin >= upto:  # this step begins behind the window's end: it reads none of them
                     last = min(last, step - 1)
-        self._drop(self._give(q, e, last))
+        return last
 
     def fence(self, e: s.Fence) -> None:
         q = self.req(e.r, "a deferred release")
