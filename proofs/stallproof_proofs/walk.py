@@ -136,7 +136,8 @@ def control(theory: Inductive, walks: int = 100, length: int = 16, seed: int = 0
     for _ in range(walks):
         env = walker.initial()
         for _ in range(length):
-            after = walker.step(env, rng.choice(walker.actions).name, rng, 25)
+            order = rng.sample(walker.actions, len(walker.actions))
+            after = next(filter(None, (walker.step(env, a.name, rng, 4) for a in order)), None)
             if after is not None:
                 env, steps = after, steps + 1
                 bad = walker.broken(env)
