@@ -332,6 +332,13 @@ def states(text: str) -> list[str]:
 def test_stack_states() -> None:
     assert states(IDLE_STACK) == ["idle"]
     assert states(HUNG_STACK) == ["worker_wait"]
+    start = """Thread 2403 (active)
+    sample_tokens (vllm/v1/worker/gpu_worker.py:1105)
+    compile_or_warm_up_model (vllm/v1/worker/gpu_worker.py:866)
+    collective_rpc (vllm/v1/executor/uniproc_executor.py:103)
+    _initialize_kv_caches (vllm/v1/engine/core.py:345)
+    run_engine_core (vllm/v1/engine/core.py:900)"""
+    assert states(start) == ["startup"]
     fault = 'Thread 0x7f (most recent call first):\n  File "/x/vllm/v1/engine/core.py", line 9 in execute_dummy_batch\n  File "/x/vllm/v1/engine/core.py", line 8 in run_busy_loop\n'
     assert states(fault) == ["dummy"]
 

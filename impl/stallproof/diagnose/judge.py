@@ -67,13 +67,24 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
         return Result(verdict=IDLE, why="the engine is paused or asleep: " + eng.paused.ref.quote[:80])
     hung = hang(eng, inst) or shm(eng, q.last.running)
     if hung is None and closed is None:
-        if "idle" in inst.stack_states() and s.running > 0:
+        if "idle" in inst.stack_states():
+            # EngineCore waits for input only while its scheduler has no unfinished request
+            if s.running > 0 and not eng.tally.has("add"):
+                return Result(
+                    verdict=IDLE, why="the record is stale: the stack shows EngineCore waiting for work"
+                )
             return Result(
-                verdict=IDLE, why="the record is stale: the stack shows EngineCore waiting for work"
-            )
+                verdict=UNKNOWN, why="the record says that requests are there, the stack that EngineCore has none",
+                missing=Missing(
+                    what="whether a new request is answered", command=metrics_command(eng), candidate="shm_lost",
+                    rivals=[("the record is stale: the requests were aborted", "a probe request is answered"),
+                            ("requests are lost on their way to the scheduler", "it is not, and num_requests stays 0")],
+                ),
+            )  # fmt: skip
         again = q.lines >= 2 or (q.before is not None and not q.kv_grew) or secs >= LONG_STEP
         if s.running > 0 and again:
-            # a long prefill waits in the same frames, but its KV usage grows; with nothing running the same frames show steps that schedule nothing (seen on a wedged 0.28.0)
+            # a long prefill waits in the same frames, but its KV usage grows; with nothing running the same
+            # frames show steps that schedule nothing (seen on a wedged 0.28.0)
             hung = stack(eng, inst)
     if hung is not None:
         hung.evidence = (base + hung.evidence)[:12]

@@ -35,6 +35,7 @@ _RPC = {
     "get_output",
     "future_result",
 }
+_STARTUP = {"compile_or_warm_up_model", "_initialize_kv_caches", "determine_available_memory", "load_model"}
 _SCHED = {"schedule", "update_from_output", "allocate_slots", "_preempt_request", "get_computed_blocks"}
 
 
@@ -49,12 +50,14 @@ class Thread(msgspec.Struct, kw_only=True):
 
     @property
     def state(self) -> str:
-        """``worker_wait``, ``device``, ``dummy``, ``idle``, ``scheduler``, ``receive`` or ````."""
+        """What it does: startup, worker_wait, device, dummy, idle, scheduler, step, loop, receive; or empty."""
         names = [f.split("@")[0].rsplit(".", 1)[-1] for f in self.frames]
         files = [f.partition("@")[2] for f in self.frames]
         have = set(names)
         core = bool(have & {"run_busy_loop", "run_engine_core"})
         worker = "worker_busy_loop" in have or "worker_main" in have
+        if have & _STARTUP:
+            return "startup"
         if "execute_dummy_batch" in have:
             return "dummy"
         if core:
