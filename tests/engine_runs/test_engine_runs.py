@@ -69,7 +69,7 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     ),
     "aborts, late, failed and repeated loads": (
         {"abort_every": 5, "connector": {"fail_every": 7, "repeat_every": 5, "defer_every": 3, "delay": 5}},
-        {"preempt": 10, "load": 20, "load_failed": 5, "not_yet": 20},
+        {"preempt": 10, "load": 20, "load_failed": 5, "not_yet": 20, "ignored": 5},
     ),
     "pause and resume": ({"pause_at": 40, "pause_for": 30}, {"preempt": 20, "load": 20, "pause": 2}),
 }  # fmt: skip

@@ -144,9 +144,16 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None)
     spec: Any = (
         SlidingWindowSpec(**shape, sliding_window=e.window) if e.window else FullAttentionSpec(**shape)
     )
-    kv_cache = KVCacheConfig(
-        num_blocks=e.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-    )
+    groups = [KVCacheGroupSpec(["layer"], spec)]
+    if e.groups:
+        groups = [
+            KVCacheGroupSpec(
+                [f"layer{i}"],
+                SlidingWindowSpec(**shape, sliding_window=w) if w else FullAttentionSpec(**shape),
+            )
+            for i, w in enumerate(e.groups)
+        ]
+    kv_cache = KVCacheConfig(num_blocks=e.blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
     sched = cls(
         vllm_config=config,
         kv_cache_config=kv_cache,
@@ -163,15 +170,27 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None)
         if isinstance(getattr(sched, "_spec_decode_step_blocks", None), int):
             sched._spec_decode_step_blocks = -(-e.lookahead // e.block_size)
         sched.use_eagle = True  # up to 0.30 the reservation of a load depends on it
+    if e.max_loras:
+        from types import SimpleNamespace
+
+        sched.lora_config = SimpleNamespace(max_loras=e.max_loras)
     if e.zeroing:
         sched.needs_kv_cache_zeroing = True
     return sched
 
 
-def scheduler_class(name: str, depth: int) -> type:
-    """``stock``, ``stallproof`` or a dotted name; stock and ours come in two kinds, by ``depth``."""
+def scheduler_class(name: str, depth: int, variant: str = "") -> type:
+    """``stock``, ``stallproof`` or a dotted name; stock and ours come in two kinds, by ``depth``.
+
+    ``variant``: stock and ours over it are those of a fork, see :mod:`stallproof.harness.variants`.
+    """
     from importlib import import_module
 
+    if variant and name in ("stock", "stallproof"):
+        from stallproof.harness import variants
+
+        fork = variants.variant(variant, depth)
+        return fork if name == "stock" else import_module("stallproof.vllm").guarded(fork)
     if name == "stock":
         if depth == 2:
             from vllm.v1.core.sched.async_scheduler import AsyncScheduler

@@ -283,6 +283,7 @@ class Run:
             priority=q.priority,
             block_hasher=get_request_block_hasher(self.sc.engine.block_size, sha256),
             resumable=resumable,
+            lora_request=_adapter(q.lora) if q.lora else None,
         )
         if script:
             request.kv_transfer_params = {"script": script}
@@ -515,6 +516,12 @@ def _run_id(scenario: Scenario, version: str) -> str:
     return hashlib.sha256(f"{scenario.id} {version}".encode()).hexdigest()[:16]
 
 
+def _adapter(number: int) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=f"adapter{number}", lora_int_id=number, lora_path="none")
+
+
 def _grammar(request: Any, how: str) -> None:
     """Put the engine's own structured-output request into the state of a compilation that hangs or failed."""
     from concurrent.futures import Future
@@ -538,7 +545,13 @@ def run(scenario: Scenario, version: str, scheduler: str, trace: str | None = No
 
     with tempfile.TemporaryDirectory() as folder:
         path = trace or str(Path(folder) / "trace.jsonl")
-        job = Run(scenario, scheduler_class(scheduler, scenario.engine.depth), version, scheduler, path)
+        job = Run(
+            scenario,
+            scheduler_class(scheduler, scenario.engine.depth, scenario.engine.base),
+            version,
+            scheduler,
+            path,
+        )
         try:
             result = job.go()
         finally:

@@ -4,8 +4,9 @@ What a finished request computed for its prompt is stored block by block, by pre
 same prefix loads it. A load runs *between* steps, ``delay`` of them after its start, unordered with the
 model's own work, so that any mistake about which block may be written when shows in the output tokens.
 ``extra_config``: ``delay`` (steps), ``share`` (of the prompt that is offered), ``defer_every`` (each n-th
-question is answered "not yet"), ``fail_every`` (each n-th load fails), ``repeat_every`` (each n-th load is
-reported twice), ``lose_every`` (each n-th load is never reported). Counts start at 1; 0 is never.
+request is first answered "not yet" three times), ``fail_every`` (each n-th load fails), ``repeat_every``
+(each n-th load is reported twice), ``lose_every`` (each n-th load is never reported). Counts start at 1; 0
+is never.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class MemoryConnector(KVConnectorBase_V1):
         self.every = {k: int(x.get(f"{k}_every", 0)) for k in ("defer", "fail", "repeat", "lose")}
         self.on = bool(x.get("on", True))
         self.asked = self.loaded = 0
+        self.left: dict[str, int] = {}  # "not yet" answers that a request still gets
         self.hits: dict[str, tuple[int, list[bytes]]] = {}
         self.meta = Meta()
         self.caches: dict[str, Any] = {}
@@ -64,8 +66,12 @@ class MemoryConnector(KVConnectorBase_V1):
         params = request.kv_transfer_params or {}
         if not self.on or not params.get("load", False):
             return 0, False
-        self.asked += 1
-        if self._turn("defer", self.asked):
+        rid = request.request_id
+        if rid not in self.left:
+            self.asked += 1
+            self.left[rid] = 3 if self._turn("defer", self.asked) else 0
+        if self.left[rid]:
+            self.left[rid] -= 1
             counts["deferred"] += 1
             return None, False
         blocks = int(request.num_prompt_tokens * self.share) // self.size

@@ -38,6 +38,9 @@ class Engine(Struct, forbid_unknown_fields=True, kw_only=True):
     chunked_prefill: bool = True
     full_fit: bool = True  #: scheduler_reserve_full_isl
     window: Count = 0  #: sliding window in tokens; 0: full attention
+    groups: list[Count] = []  #: sliding windows of several KV cache groups (0: full); empty: one group
+    max_loras: Count = 0  #: adapters that may run together; 0: no adapters
+    base: Literal["", "lost_fence", "no_preemption", "one_queue"] = ""  #: stock class as a fork has it
     lookahead: Count = 0  #: speculative look-ahead slots per request
     role: Literal["", "kv_both", "kv_consumer", "kv_producer"] = ""  #: empty: no connector
     load_failure: Literal["recompute", "fail"] = "recompute"
@@ -88,6 +91,7 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
     stop: bool = False  #: its last token is an ordinary stop, not the length limit
     load: Load | None = None
     send: Send | None = None
+    lora: Count = 0  #: its adapter
     turns: list[Turn] = []  #: it is a streaming session, and these are its further chunks
     abandoned: bool = False  #: a session whose client never sends another chunk, nor closes it
     grammar: Literal["", "never", "error"] = ""  #: structured output: its compilation hangs or fails
@@ -104,6 +108,7 @@ class Stream(Struct, forbid_unknown_fields=True, kw_only=True):
     priority: int = 0
     keep: Positive = 4
     start: Count = 0
+    lora: Count = 0
     load: Load | None = None
 
 
