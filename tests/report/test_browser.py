@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from array import array
 from pathlib import Path
 
 import pytest
 
 from stallproof.report import names, tracepage
+from stallproof.report.page import Page
 from stallproof.report.tracepage import Mark
 from stallproof.trace import schema as s
 from stallproof.trace.reader import records
@@ -255,3 +258,37 @@ def test_a_million_events_stay_responsive(show, tmp_path: Path, capsys: pytest.C
     assert max(costs.values()) < 2 * 1280 * bands + 400 * 3 + 20 * 1280
     assert page.errors == []
     assert page.text(".where").startswith("Line")
+
+
+@pytest.mark.parametrize(("width", "height"), WIDTHS)
+def test_parts_without_a_trace(show, tmp_path: Path, width: int, height: int) -> None:
+    """What the simulator's page uses: lines with gaps, tables, facts; no toolbar, no errors."""
+    page = Page("Comparison <&>", "stock and ours", verdict="better", tone="good")
+    x = array("d", (i / 10 for i in range(5000)))
+    page.columns(
+        "ages",
+        {
+            "t": x,
+            "stock": array("d", (math.nan if 100 < i < 200 else i % 700 for i in range(5000))),
+            "ours": array("d", (i % 300 for i in range(5000))),
+        },
+    )
+    series = [
+        {"key": "stock", "label": "stock", "light": "#c2410c", "dark": "#fb923c"},
+        {"key": "ours", "label": "ours", "light": "#2b6cb0", "dark": "#5aa0e6", "dash": True},
+    ]
+    page.part("lines", "Oldest wait", columns="ages", x="t", series=series, unit="seconds", xunit="s")
+    page.data("sums", {"head": ["scheduler", "preemptions"], "rows": [["stock <b>", 1234], ["ours", None]]})
+    page.part("table", "In numbers", area="side", data="sums")
+    page.data("facts", [["workload", "</script><script>alert(1)</script>"]])
+    page.part("facts", "This run", area="side", data="facts")
+    html = tmp_path / "compare.html"
+    with html.open("w", encoding="utf-8") as out:
+        page.write(out)
+    seen = show(html, width=width, height=height)
+    assert seen.errors == []
+    assert seen.page.evaluate("probe.blank()") == 0
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "1,234" in seen.text("main")
+    assert "</script><script>alert(1)</script>" in seen.text("main")
+    assert seen.page.query_selector(".bar") is None

@@ -1,7 +1,7 @@
 """The guard's stall watch and metrics: what the engine looks like, gathered only when somebody asks.
 
-Per scheduling call this costs a few comparisons; a scan of the requests happens once a second, or while a
-call did nothing. Decisions are those of :mod:`stallproof.core.stall_watch`.
+Per scheduling call this costs a few comparisons; a scan of the requests happens once a second, more
+often while calls do nothing. Decisions are those of :mod:`stallproof.core.stall_watch`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ log = logging.getLogger("stallproof")
 
 #: Seconds between two scans of the requests while all is well.
 SCAN_S = 1.0
+#: The same while calls schedule nothing: an engine that waits for a load spins.
+SPIN_S = 0.05
 #: Engine statuses in which a request waits for something outside the scheduler.
 OUTSIDE = {
     "WAITING_FOR_REMOTE_KVS": "load",
@@ -103,7 +105,7 @@ class WatchPart(Engine):
             self._sp_fault("stall report", exc)
 
     def _sp_facts(self: Any, output: Any, now: float, moved: bool, advanced: bool) -> dict[str, Any]:
-        if now - self._sp_scanned >= SCAN_S or not moved:
+        if now - self._sp_scanned >= (SCAN_S if moved else SPIN_S):
             self._sp_scan(now)
         if not advanced and moved:
             advanced = self._sp_new_ground(output)
@@ -117,6 +119,8 @@ class WatchPart(Engine):
                 or self._sp_outside_since
                 or len(self._sp_gate)
                 or len(self._sp_deferral)
+                # Without a deadline nobody counts the answers "not yet", so they cannot be told from a wedge.
+                or (self.connector is not None and self._sp_deferral.limit <= 0)
                 or getattr(getattr(self, "pause_state", None), "name", "UNPAUSED") != "UNPAUSED"
                 or not self._sp_waits_for_us()
             ),
@@ -149,11 +153,14 @@ class WatchPart(Engine):
             status = request.status.name
             if status == "RUNNING":
                 continue
+            if request.is_finished():  # a send still reads its blocks
+                outside[rid] = self._sp_outside_since.get(rid, now)
+                continue
             if status in OUTSIDE:
                 done = status == "WAITING_FOR_REMOTE_KVS" and rid in self.finished_recving_kv_req_ids
                 if not done:
                     outside[rid] = self._sp_outside_since.get(rid, now)
-            if not request.is_finished() and (arrival is None or request.arrival_time < arrival):
+            if arrival is None or request.arrival_time < arrival:
                 arrival = request.arrival_time
         self._sp_outside_since = outside
         self._sp_oldest_wait = now - min(outside.values()) if outside else None
@@ -185,7 +192,7 @@ class WatchPart(Engine):
         for r in blocked:
             status = r.status.name
             since = self._sp_outside_since.get(r.request_id) or self._sp_refused_since.get(r.request_id)
-            why = OUTSIDE.get(status, "") if r.request_id in self._sp_outside_since else ""
+            why = OUTSIDE.get(status, "send") if r.request_id in self._sp_outside_since else ""
             if r.request_id in self._sp_refused_since:
                 why = "refused"
             yield Waiter(
@@ -195,6 +202,7 @@ class WatchPart(Engine):
     def _sp_situation(self: Any, due: Due) -> Situation:
         pool, now = self.kv_cache_manager.block_pool, self._sp_now()
         blocked = self._sp_blocked_requests()
+        sending = [r for r in self.requests.values() if r.is_finished()]
         return Situation(
             running=len(self.running),
             waiting=len(blocked),
@@ -204,7 +212,7 @@ class WatchPart(Engine):
             fenced=sum(len(e[-1]) for e in getattr(self, "deferred_frees", ()) or ()),
             quarantined=self._sp_quarantine.blocks,
             steps_in_flight=self._sp_steps.in_flight,
-            waiters=list(self._sp_waiters(blocked, now)),
+            waiters=list(self._sp_waiters([*blocked, *sending], now)),
             trace=str(getattr(getattr(self, "_sp_writer", None), "path", "")),
         )
 
