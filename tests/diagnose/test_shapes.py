@@ -138,6 +138,12 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
          api(400, "logger.py:42", "Received request r2: params: SamplingParams(n=1), lora_request: None.")],
         STALL, 1, "worker_hang",
     ),
+    (
+        "answers that began in the silence, by the wrapper's clock",
+        ["2026-07-14T08:00:10.1Z " + BUSY, "2026-07-14T08:00:20.1Z " + stats(20, 0, 8, 2, 71.0)]
+        + [f'2026-07-14T08:0{m}:30.2Z (APIServer pid=7) INFO:     192.0.2.9:4000 - "POST /v1/chat/completions HTTP/1.1" 200 OK' for m in range(1, 6)],
+        STALL, 1, "worker_hang",
+    ),
     ("running, one zero record", [BUSY, stats(20, 0, 8, 2, 71.0)], UNK, 2, ""),
     ("255 run and hold nothing", [stats(10, 0, 255, 0, 0.0, version="0.10.1")], STALL, 1, "collective_hang"),
     # data-parallel desync

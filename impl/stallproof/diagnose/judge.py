@@ -37,7 +37,7 @@ def _observed(q: Quiet, end: float, inst: Instance) -> float:
 
 def _concerned(eng: Engine) -> list[str]:
     gone = set(eng.tally.ids.get("abort", {})) | set(eng.tally.ids.get("done", {}))
-    return [i for i in eng.tally.ids.get("add", {}) if i not in gone][:20]
+    return [i for i in eng.tally.ids.get("add", {}) if i not in gone and not i.startswith("POST ")][:20]
 
 
 def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats | None) -> Result:

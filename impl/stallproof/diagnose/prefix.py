@@ -72,6 +72,22 @@ class Prefix:
                 return self.outer(seconds(*(int(g) for g in m.groups()))) - self.delta
         return NAN
 
+    def posts(self, tail: bytes, since: float) -> list[tuple[float, int, bytes]]:
+        """Completion requests in the access log after ``since``, by the wrapper's stamps.
+
+        With each its line, counted back from the last one (0). Nothing where the wrapper's offset is unknown.
+        """
+        out: list[tuple[float, int, bytes]] = []
+        if self.delta != self.delta or b'"POST /v1/' not in tail:
+            return out
+        lines = tail.removesuffix(b"\n").split(b"\n")
+        for i, raw in enumerate(lines):
+            if b'"POST /v1/' in raw and (m := _ISO.search(raw[:40])) is not None:
+                t = seconds(*(int(g) for g in m.groups())) + self.outer.base - self.delta
+                if t > since:
+                    out.append((t, len(lines) - 1 - i, raw))
+        return out
+
     def parse(self, raw: bytes) -> Line:
         """Split one raw line; never raises."""
         if b"\x1b" in raw:

@@ -513,5 +513,11 @@ def read_lines(inst: Instance, name: str, lines: object, control: Control) -> fl
     inst.offset = prefix.offset
     if inst.end != inst.end:
         return NAN
+    # answers to streamed requests are logged when they begin: arrivals, where the log has no request records
+    for e in list(inst.engines.values()):
+        if e.quiet is not None and not e.tally.has("add"):
+            for n, (t, back, raw) in enumerate(prefix.posts(control.tail, e.quiet.last.t)[:40]):
+                where = Ref(name, control.lines - back, raw[:KEEP])
+                e.tally.add(Obs(kind="add", ref=where, t=t, data={"id": f"POST {n + 1}"}))
     tail = prefix.last_time(control.tail)
     return max(tail, inst.end) if tail == tail else inst.end

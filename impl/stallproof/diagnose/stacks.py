@@ -50,7 +50,7 @@ class Thread(msgspec.Struct, kw_only=True):
 
     @property
     def state(self) -> str:
-        """What it does: startup, worker_wait, device, dummy, idle, scheduler, step, loop, receive; or empty."""
+        """startup, worker_wait, device, dummy, idle, scheduler, step, loop, receive, or empty."""
         names = [f.split("@")[0].rsplit(".", 1)[-1] for f in self.frames]
         files = [f.partition("@")[2] for f in self.frames]
         have = set(names)
