@@ -223,7 +223,7 @@ def test_control_of_the_static_check(bad: str) -> None:
 
 
 #: source that is not foreign: the model's own functions, mutated and compiled again
-OUR_OWN = {"model/stallproof_model/mutants.py": ["exec"]}
+OUR_OWN = {"model/stallproof_model/mutants.py": {"exec"}}
 
 
 def test_no_pickle_no_eval_no_shell() -> None:
@@ -233,4 +233,4 @@ def test_no_pickle_no_eval_no_shell() -> None:
         for p in (ROOT / part).rglob("*.py")
         if (bad := unsafe(p.read_text(encoding="utf-8")))
     }
-    assert {k: v for k, v in found.items() if OUR_OWN.get(k) != v} == {}
+    assert {k: v for k, v in found.items() if not set(v) <= OUR_OWN.get(k, set())} == {}
