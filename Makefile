@@ -44,6 +44,15 @@ prove: $(STAMP) ## the Z3 proofs and their refuted twins alone
 engines: $(STAMP) ## bring up the vLLM releases that CI uses, on CPU (VLLM="0.23.0 0.28.0 0.32.0")
 	@$(BIN)/stallproof engines up $(or $(VLLM),0.23.0 0.28.0 0.32.0)
 
+.PHONY: catalogue-status
+catalogue-status: $(STAMP) ## generate docs/catalogue-status.md
+	@$(BIN)/python -m stallproof.scenario.status > docs/catalogue-status.md
+
+.PHONY: test-matrix
+test-matrix: $(STAMP) ## every scenario on every supported vLLM, stock and ours; writes docs/test-matrix.md
+	@$(BIN)/stallproof engines up --all
+	@$(BIN)/python -m stallproof.scenario.matrix
+
 .PHONY: lint
 lint: $(STAMP) ## ruff and the type checker
 	@$(BIN)/ruff check .
