@@ -1,7 +1,7 @@
 """Equality and achieved bandwidth of the kernels on a device, against a plain device copy.
 
-``python benchmarks/kernels_bandwidth.py --device cuda|npu|cpu [--mib 1024]``, where torch (and Triton) is. Never
-run on a GPU or an NPU so far; on cpu it checks equality of the torch path and times that.
+``python benchmarks/kernels_bandwidth.py --device cuda|npu|cpu [--mib 1024]``, where torch (and Triton) is.
+Never run on a GPU or an NPU so far; on cpu it checks equality of the torch path and times that.
 """
 
 from __future__ import annotations

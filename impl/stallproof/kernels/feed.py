@@ -23,7 +23,7 @@ class Feed:
         self.ledger = Ledger(blocks)
         self._cached = cached
         self._loads: dict[str, tuple[str, list[int], str]] = {}  # job -> (request, blocks, mode)
-        self._sync: dict[str, int] = {}  # job of a synchronous load -> its step
+        self._joined: set[int] = set()  # written by a synchronous load of this call
         self._started: set[str] = set()
         self._fresh: set[int] = set()  # handed out since the last plan, or freed: content unreachable
         self._poisoned: set[int] = set()
@@ -41,21 +41,18 @@ class Feed:
                 if isinstance(e, T.Touch):
                     zero += e.blocks
                 else:
-                    self._event(e, record.step)
+                    self._event(e)
             return self.ledger.plan(record.step, record.tok, zero=zero, fill=self._poison())
         if isinstance(record, T.Update):
             self.ledger.processed = max(self.ledger.processed, record.step)
             for e in record.ev:
-                self._event(e, record.step)
-            for job in [j for j, step in self._sync.items() if step <= record.step]:
-                del self._sync[job]
-                self._ended(job)
+                self._event(e)
         elif isinstance(record, T.Outside):
             for e in record.ev:
-                self._event(e, 0)
+                self._event(e)
         return None
 
-    def _event(self, e: Any, step: int) -> None:
+    def _event(self, e: Any) -> None:
         ledger = self.ledger
         match e:
             case T.Alloc(r, blocks):
@@ -81,7 +78,7 @@ class Feed:
             case T.Load(r, gen, blocks, mode):
                 self._loads[f"{r}#{gen}"] = (r, blocks, mode)
             case T.Start(r, gen):
-                self._start(f"{r}#{gen}", step)
+                self._start(f"{r}#{gen}")
             case T.Recv(r, gen) | T.LoadFailed(r, gen, _):
                 self._ended(f"{r}#{gen}")
             case T.Quarantine(r, gen, blocks):
@@ -96,14 +93,16 @@ class Feed:
             case _:
                 pass
 
-    def _start(self, job: str, step: int) -> None:
+    def _start(self, job: str) -> None:
         if job in self._loads:
             request, blocks, mode = self._loads[job]
-            self.ledger.start(job, request, blocks)
-            self._started.add(job)
             if mode == "sync":
                 del self._loads[job]
-                self._sync[job] = step
+                self._joined.update(blocks)
+                self.ledger.join(job, request, blocks)
+            else:
+                self._started.add(job)
+                self.ledger.start(job, request, blocks)
 
     def _ended(self, job: str) -> None:
         self._loads.pop(job, None)
@@ -116,7 +115,8 @@ class Feed:
         In the pool: unless the prefix cache still lists them. With an owner: only if handed out in this
         call, and not for a load, whose agent may write at any time.
         """
-        fresh, self._fresh = self._fresh, set()
+        fresh, self._fresh = self._fresh - self._joined, set()
+        self._joined.clear()
         if self._cached is None:
             return []
         ledger, reading = self.ledger, self.ledger.reading()

@@ -140,7 +140,7 @@ class World:
         for r in scheduled:
             self.content.setdefault(r, set()).update(self.own[r])
         plan = self.ledger.plan(n, scheduled, zero=zero)
-        self.touched[n] = {e.block for e in (*plan.stamps, *plan.expect)}
+        self.touched[n] = {e.block for e in plan.stamps} | set(plan.expect)
         self._dispatch(plan)
         self.calling = False
 

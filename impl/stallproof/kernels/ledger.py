@@ -67,7 +67,8 @@ class StepPlan:
     now: tuple[Job, ...] = ()
     fill: tuple[int, ...] = ()
     stamps: tuple[Entry, ...] = ()
-    expect: tuple[Entry, ...] = ()
+    #: block -> the tag that the step relies on
+    expect: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,17 @@ class Ledger:
                 del block.holders[name]
                 self._left(b)
 
+    def join(self, job: str, request: str, blocks: Iterable[int]) -> None:
+        """A load that starts now and that the step being built waits for: its end is that step's end."""
+        self._hand_over(job, request, blocks)
+
     def start(self, job: str, request: str, blocks: Iterable[int]) -> None:
         """From now on the load ``job`` of ``request`` may write ``blocks``, in no order with the stream."""
+        self._loads[job] = self._hand_over(job, request, blocks)
+        for b in self._loads[job]:
+            self.blocks[b].writer = job
+
+    def _hand_over(self, job: str, request: str, blocks: Iterable[int]) -> dict[int, int]:
         tags = {}
         for b in blocks:
             block = self.blocks[b]
@@ -199,11 +209,10 @@ class Ledger:
                 self._direct.append(Report("XferSafe", others[0], b, 0, block.tag, t, "start", cause, job))
             if request in block.holders:
                 self._hold(request, b, t)
-            block.writer = job
             tags[b] = t
             self._note("start", job, b, t)
-        self._loads[job] = tags
         self._owner[job] = request
+        return tags
 
     def finish(self, job: str) -> None:
         """The load has completed, failed or was reported late: it writes no more. Unknown jobs: nothing."""
@@ -301,7 +310,7 @@ class Ledger:
                     Report("InFlightSafe", self._owner[job], b, step, t, t, "plan", cause, job)
                 )
         return StepPlan(
-            step, self.processed, now, tuple(fill), stamps, tuple(Entry(b, t) for b, (t, _) in expect.items())
+            step, self.processed, now, tuple(fill), stamps, {b: t for b, (t, _) in expect.items()}
         )
 
     def forget(self, step: int) -> None:

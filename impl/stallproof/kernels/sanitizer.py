@@ -7,8 +7,8 @@ are one int32 per block: a pool of 20 GB in blocks of 128 tokens has about two t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -41,7 +41,8 @@ class _Check:
     at: str
     step: int
     job: str
-    entries: Sequence[Entry]
+    entries: Sequence[Entry] = ()
+    expect: Mapping[int, int] = field(default_factory=dict)  # of a dense check
     event: Event | None = None  # None: done when it was submitted
     result: torch.Tensor | None = None
     seen: torch.Tensor | None = None
@@ -52,12 +53,15 @@ class _Check:
         if not int(self.result.sum()):
             return []
         seen = self.seen.tolist()
-        out = []
+        out = [
+            Finding(self.at, b, want, seen[b], self.step)
+            for b, want in self.expect.items()
+            if want and seen[b] != want
+        ]
         for i, e in enumerate(self.entries):
             want = e.before if self.at in ("stamp", "start", "pool") else e.tag
-            got = seen[e.block] if self.at in ("begin", "end") else seen[i]
-            if want and got != want:
-                out.append(Finding(self.at, e.block, want, got, self.step, self.job))
+            if want and seen[i] != want:
+                out.append(Finding(self.at, e.block, want, seen[i], self.step, self.job))
         return out
 
 
@@ -85,7 +89,7 @@ class Sanitizer:
         self.blocks = blocks
         self.tags = ops.new_tags(blocks, where)
         self._pending: deque[_Check] = deque()
-        self._open: dict[int, Sequence[Entry]] = {}  # step -> what it expects, between begin and end
+        self._open: dict[int, Mapping[int, int]] = {}  # step -> what it expects, between begin and end
         self._readers: dict[str, Event] = {}
         self.checks = 0
 
@@ -146,7 +150,8 @@ class Sanitizer:
         check.event.record(stream)
 
     def _bracket(self, at: str, step: int) -> None:
-        check = self._check(at, step, "", self._open[step])
+        check = self._check(at, step, "", ())
+        check.expect = self._open[step]
         self._launch(check, lambda: self._dense(check))
 
     def _fill(self, blocks: Sequence[int]) -> None:
@@ -185,8 +190,8 @@ class Sanitizer:
 
     def _dense(self, check: _Check) -> None:
         row = [0] * self.blocks
-        for e in check.entries:
-            row[e.block] = e.tag
+        for b, t in check.expect.items():
+            row[b] = t
         check.result, check.seen = ops.tag_check_dense(
             self.tags, self.device.upload(row), backend=self.backend, cores=self.device.cores
         )
