@@ -88,6 +88,13 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
          core(15, "multiproc_executor.py:285", "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", "ERROR")],
         PROG, 0, "",
     ),
+    ("an error that was survived", [BUSY, core(15, "gpu_worker.py:90", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "WARNING"),
+                                    stats(20, 250, 8, 0, 60)], PROG, 0, ""),
+    ("an error in the front end, then idle", [BUSY, api(15, "serving_chat.py:90", "torch.OutOfMemoryError: CUDA out of memory.", "ERROR"),
+                                              stats(20, 3, 0, 0, 0), stats(30, 0, 0, 0, 0)], IDLE, 0, ""),
+    ("died, restarted, busy again", [BUSY, core(15, "core.py:1348", "EngineCore encountered a fatal error.", "ERROR"),
+                                     core(60, "core.py:134", "Initializing a V1 LLM engine (v0.23.0) with config: x"), stats(90, 250, 8, 0, 60)],
+     STALL, 1, "engine_died"),
     ("died by itself", [BUSY, core(15, "multiproc_executor.py:285", "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", "ERROR")],
      STALL, 1, "engine_died"),
     ("vllm-ascend record without a file tag",
@@ -125,6 +132,10 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
     ),
     ("two broadcasts beside running requests", [BUSY, stats(20, 0, 8, 3, 71.0)] + [core(75 + 60 * i, "shm_broadcast.py:802", SHM) for i in range(2)],
      STALL, 1, "shm_lost"),
+    ("two broadcasts, and the step came back", [BUSY, stats(20, 0, 8, 3, 71.0)] + [core(75 + 60 * i, "shm_broadcast.py:802", SHM) for i in range(2)]
+     + [stats(190, 250, 8, 0, 60)], PROG, 0, ""),
+    ("self pre-emption, admitted again at once", [stats(10, 14, 1, 0, 98.0), stats(20, 3, 0, 1, 0.0), stats(30, 0, 0, 1, 0.0), stats(40, 9, 1, 0, 97, prompt=900)],
+     PROG, 0, ""),
     ("idle workers of an old release", [stats(10, 0, 0, 0, 0, version="0.10.1")]
      + [core(60 * i, "shm_broadcast.py:450", "No available block found in 60 second. ", tag="VllmWorker rank=1 pid=9") for i in range(1, 9)], IDLE, 0, ""),
     (

@@ -86,6 +86,8 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
             # a long prefill waits in the same frames, but its KV usage grows; with nothing running the same
             # frames show steps that schedule nothing (seen on a wedged 0.28.0)
             hung = stack(eng, inst)
+    if hung is not None and closed is not None and closed.tokens > 0 and hung.rule == "shm-repeated":
+        return Result(verdict=UNKNOWN, why=f"a step took {secs:.0f} s, and it came back")
     if hung is not None:
         hung.evidence = (base + hung.evidence)[:12]
         if math.isnan(hung.onset[0]) or q.before is not None:
@@ -97,7 +99,7 @@ def judge_quiet(q: Quiet, eng: Engine, inst: Instance, end: float, closed: Stats
     if looping is not None:
         r = looping
     elif s.running == 0:
-        r = _nothing_runs(q, eng, inst, secs, base)
+        r = _nothing_runs(q, eng, inst, secs, base, closed)
     else:
         r = _something_runs(q, eng, inst, secs, base, end)
     if closed is not None:
@@ -143,7 +145,9 @@ def _livelock(q: Quiet, eng: Engine, base: list[Evidence]) -> Result | None:
     )  # fmt: skip
 
 
-def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence]) -> Result:
+def _nothing_runs(
+    q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence], closed: Stats | None
+) -> Result:
     """Running 0, Waiting above 0, no token for a whole interval."""
     s, t = q.last, eng.tally
     if eng.self_preempt is not None:
@@ -153,7 +157,7 @@ def _nothing_runs(q: Quiet, eng: Engine, inst: Instance, secs: float, base: list
             finding=found(
                 "self_preempt", "kv-high-then-zero",
                 [ev(a, tell(a)), ev(b, tell(b) + ": KV fell to nothing and the request went back to waiting")] + base[-1:],
-                eng, confidence="high", onset=(a.t, b.t),
+                eng, confidence="high", onset=(a.t, b.t), certain=closed is None,
                 rivals=[("the client gave up at that moment", "an 'Aborted request' line; Waiting would be 0")],
             ),
         )  # fmt: skip

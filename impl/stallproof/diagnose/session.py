@@ -136,6 +136,8 @@ class Instance:
     def observe(self, o: Obs, text: bytes, process: str) -> None:
         """File one observation with the instance and the engines it concerns."""
         kind = o.kind
+        if kind in ("crash", "assertion") and process.lower() == "apiserver":
+            return  # one request's error in the front end, not the engine's
         if fact := _FACTS.get(kind):
             self.facts.update(fact.split())
         if kind in ("startup", "dump_config"):
@@ -255,7 +257,8 @@ class Instance:
             return
         if not s.zero:
             self._close(e, s.t, s)
-            self._died(e, s.t)
+            if e.tally.has("rpc_timeout", "engine_dead", "dump"):
+                self._died(e, s.t)  # fatal: tokens after it are another process's
             e.progress(s)
             if e.paused is not None:
                 self._pause(None)
