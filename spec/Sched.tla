@@ -42,6 +42,7 @@ CONSTANTS
   (* ---- eviction ---- *)
   Lateral,         \* parked holders as victims: "none" | "least" | "commit"
   LatYounger,      \* only victims behind the target in scheduling order
+  VictimPick,      \* which victim first: the "least" progressed | the "youngest"
   LatCap,          \* "least": most evictions per call
   EvictTo,         \* state of an evicted holder: "waiting" | "stuck" (nobody polls it again)
   MayPreempt,      \* running requests may be preempted
@@ -160,10 +161,11 @@ CommitVictims(S, r, isLoad) ==
 RECURSIVE SumGain(_, _)
 SumGain(S, R) == IF R = {} THEN 0
                  ELSE LET x == CHOOSE y \in R : TRUE IN Gain(S, x) + SumGain(S, R \ {x})
-\* least progressed first, the youngest among equals
-Worse(S, a, b) == \/ S.comp[a] < S.comp[b]
-                  \/ S.comp[a] = S.comp[b] /\ (a = b \/ Before(S, b, a))
-LeastProgressed(S, E) == CHOOSE a \in E : \A b \in E : Worse(S, a, b)
+\* idle sessions first: they are in nobody's way; the youngest among equals
+Rank(S, q) == IF S.st[q] = "idle" THEN -1 ELSE IF VictimPick = "least" THEN S.comp[q] ELSE 0
+Worse(S, a, b) == \/ Rank(S, a) < Rank(S, b)
+                  \/ Rank(S, a) = Rank(S, b) /\ (a = b \/ Before(S, b, a))
+PickVictim(S, E) == CHOOSE a \in E : \A b \in E : Worse(S, a, b)
 \* evicting is sure to help: what the victims give up covers the need
 Sure(S, r, isLoad, need) == /\ Lateral = "commit"
                             /\ S.free + SumGain(S, CommitVictims(S, r, isLoad)) >= need
@@ -171,7 +173,7 @@ RECURSIVE CommitEvict(_, _, _, _), CommitEvict_(_, _, _, _)
 CommitEvict(XX, r, isLoad, need) == CHOOSE z \in {CommitEvict_(y, r, isLoad, need) : y \in {XX}} : TRUE
 CommitEvict_(X, r, isLoad, need) ==
   IF need <= X.S.free THEN X
-  ELSE LET v == LeastProgressed(X.S, CommitVictims(X.S, r, isLoad))
+  ELSE LET v == PickVictim(X.S, CommitVictims(X.S, r, isLoad))
        IN CommitEvict([X EXCEPT !.S = Evict(X.S, v), !.ev = @ \cup {<<v, r>>}], r, isLoad, need)
 
 (* ------------------------------------------------- one scheduling call *)
@@ -296,7 +298,7 @@ AdmLoop_(X, seen, NY) ==
      THEN LET X1 == CommitEvict(XS, r, isLoad, need)
           IN AdmLoop(IF isLoad THEN StartLoad(X1, r) ELSE Admit(X1, r, n, n = n0), seen \cup {r}, NY)
      ELSE IF E # {}
-     THEN LET v == LeastProgressed(S, E)
+     THEN LET v == PickVictim(S, E)
           IN AdmLoop([XS EXCEPT !.S = Evict(S, v), !.lat = @ + 1, !.ev = @ \cup {<<v, r>>},
                                 !.pin = IF Pin THEN r ELSE 0], seen, NY)
      ELSE LET X1 == IF isLoad /\ ~LoadCounts THEN [XS EXCEPT !.ref = @ \cup {r}, !.pin = 0]
@@ -402,9 +404,12 @@ GrammarReady(r) == /\ s.st[r] = "blocked"
                    /\ \/ s' = [s EXCEPT !.st[r] = "waiting"]
                       \/ GrammarFails = "wakes" /\ s' = Finish(s, r)
                       \/ GrammarFails = "lost" /\ s' = [s EXCEPT !.st[r] = "stuck"]
+\* each turn of a session is an arrival
 Input(r) == \/ /\ s.st[r] = "idle"
-               /\ s' = [s EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
-                                 !.inp[r] = TRUE, !.noload[r] = TRUE]
+               /\ LET S1 == [s EXCEPT !.ord = IF Fcfs THEN Append(RemoveQ(@, r), r) ELSE @]
+                  IN s' = [S1 EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
+                                     !.wq = InsOrd(S1, RemoveQ(@, r), r),
+                                     !.inp[r] = TRUE, !.noload[r] = TRUE]
             \/ /\ InputEarly /\ r \in Sessions /\ ~s.inp[r] /\ s.st[r] = "running"
                /\ s' = [s EXCEPT !.wq = Append(@, r), !.inp[r] = TRUE]
 Pause == s.pz > 0 /\ ~s.paused /\ s' = [s EXCEPT !.paused = TRUE, !.pz = @ - 1]

@@ -13,15 +13,16 @@ import copy
 import signal
 import tomllib
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stallproof_model import explore, sched
+from stallproof_model import explore, props, sched
 from stallproof_model.state import Constants, State
 
 Next = Callable[[Constants, State], Iterator[tuple[str, int, State]]]
+Model = tuple[Next, Callable[[Constants], State], Callable[[Constants, State, Collection[int]], sched.X]]
 
 _SOURCE = Path(sched.__file__)
 _COMPARE = {
@@ -46,8 +47,8 @@ class Mutant:
     line: int
     tree: ast.FunctionDef
 
-    def next(self) -> Next:
-        """The mutant's ``Next``: all functions of the model again, one of them changed."""
+    def build(self) -> Model:
+        """All functions of the model again, one of them changed."""
         space: dict[str, Any] = dict(sched.__dict__)
         for name, f in sched.__dict__.items():
             if isinstance(f, types.FunctionType) and f.__module__ == sched.__name__:
@@ -55,7 +56,7 @@ class Mutant:
         exec(compile(ast.Module([self.tree], []), "<mutant>", "exec"), space)
         for group in ("GLOBAL", "PER_REQUEST"):
             space[group] = tuple(space[f.__name__] for f in sched.__dict__[group])
-        return space["Next"]
+        return space["Next"], space["Init"], space["SchedX"]
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], Any]]]:
@@ -172,16 +173,15 @@ def mutants() -> list[Mutant]:
     return out
 
 
-def unmodified() -> Next:
+def unmodified() -> Model:
     """The control: every function compiled again from source, none of them changed."""
     tree = _strip(ast.parse(_SOURCE.read_text()))
     first, *rest = [f for f in tree.body if isinstance(f, ast.FunctionDef)]
-    step = Mutant("control", first.name, first.lineno, first).next()
-    exec(compile(ast.Module(list(rest), []), "<control>", "exec"), step.__globals__)
+    space: dict[str, Any] = Mutant("control", first.name, first.lineno, first).build()[0].__globals__
+    exec(compile(ast.Module(list(rest), []), "<control>", "exec"), space)
     for group in ("GLOBAL", "PER_REQUEST"):
-        names = [f.__name__ for f in sched.__dict__[group]]
-        step.__globals__[group] = tuple(step.__globals__[n] for n in names)
-    return step.__globals__["Next"]
+        space[group] = tuple(space[f.__name__] for f in sched.__dict__[group])
+    return space["Next"], space["Init"], space["SchedX"]
 
 
 class _Swap(ast.NodeTransformer):
@@ -196,8 +196,8 @@ class _TooLong(Exception):
     pass
 
 
-def differs(step: Next, g: explore.Graph, seconds: float = 10.0) -> bool:
-    """Whether the graph of ``step``, a mutant's ``Next``, differs from the model's graph ``g``."""
+def differs(model: Model, g: explore.Graph, seconds: float = 10.0) -> bool:
+    """Whether ``model``, a mutant, differs from the model whose graph is ``g``."""
 
     def alarm(*_: Any) -> None:
         raise _TooLong
@@ -205,7 +205,7 @@ def differs(step: Next, g: explore.Graph, seconds: float = 10.0) -> bool:
     old = signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        return _compare(step, g)
+        return _compare(model, g)
     except Exception:
         return True
     finally:
@@ -213,12 +213,25 @@ def differs(step: Next, g: explore.Graph, seconds: float = 10.0) -> bool:
         signal.signal(signal.SIGALRM, old)
 
 
-def _compare(step: Next, g: explore.Graph) -> bool:
-    """Same reachable graph? It is enough that every state of ``g`` has the same successors."""
+def _compare(model: Model, g: explore.Graph) -> bool:
+    """Same initial state, same successors of every state, and the same verdict on every call.
+
+    That is the same reachable graph; the effect of a call is not part of a state, TLC compares it through
+    the verdicts of the statements about calls.
+    """
+    step, init, call = model
+    if init(g.c) != g.nodes[0]:
+        return True
     for s, es in zip(g.nodes, g.edges, strict=True):
         mine = {(name, g.nodes[j]) for name, _, j in es}
         if {(name, T) for name, _, T in step(g.c, s)} != mine:
             return True
+        if len(s.infl) < g.c.D:
+            for NY in sched.subsets(sched.CanDefer(g.c, s)):
+                x, y = sched.SchedX(g.c, s, NY), call(g.c, s, NY)
+                for holds in props.CALLS.values():
+                    if holds(g.c, s, x) != holds(g.c, s, y):
+                        return True
     return False
 
 
@@ -246,9 +259,9 @@ def kill(
     order = list(graphs)
     for i, m in enumerate(todo, 1):
         by = ""
-        step = m.next()
+        model = m.build()
         for name in list(order):
-            if differs(step, graphs[name]):
+            if differs(model, graphs[name]):
                 by = name
                 order.remove(name)
                 order.insert(0, name)

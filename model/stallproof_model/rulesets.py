@@ -16,6 +16,7 @@ _NATIVE: dict[str, Any] = {
     "Refusal": "break",
     "Lateral": "none",
     "LatYounger": False,
+    "VictimPick": "least",
     "RunEvict": False,
     "RuleR": False,
     "FeasibleRule": "no",

@@ -142,8 +142,14 @@ def Gain(c: Constants, S: State, q: int) -> int:
     return 0 if c.FenceMode in DEFERRED and Fenced(S, q) else at(S.own, q)
 
 
-def LeastProgressed(S: State, E: Iterable[int]) -> int:
-    return min(E, key=lambda q: (at(S.comp, q), -S.ord.index(q)))
+def Rank(c: Constants, S: State, q: int) -> int:
+    if at(S.st, q) == "idle":
+        return -1
+    return at(S.comp, q) if c.VictimPick == "least" else 0
+
+
+def PickVictim(c: Constants, S: State, E: Iterable[int]) -> int:
+    return min(E, key=lambda q: (Rank(c, S, q), -S.ord.index(q)))
 
 
 def CommitVictims(c: Constants, S: State, r: int, is_load: bool) -> list[int]:
@@ -160,7 +166,7 @@ def Sure(c: Constants, S: State, r: int, is_load: bool, need: int) -> bool:
 
 def CommitEvict(c: Constants, x: X, r: int, is_load: bool, need: int) -> X:
     while need > x.S.free:
-        v = LeastProgressed(x.S, CommitVictims(c, x.S, r, is_load))
+        v = PickVictim(c, x.S, CommitVictims(c, x.S, r, is_load))
         x = x._replace(S=Evict(c, x.S, v), ev=x.ev | {(v, r)})
     return x
 
@@ -348,7 +354,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
             x = StartLoad(c, x, r) if is_load else Admit(c, x, r, n, n == n0)
             seen.add(r)
         elif c.Lateral == "least" and x.lat < c.LatCap and Victims(c, S, r):
-            v = LeastProgressed(S, Victims(c, S, r))
+            v = PickVictim(c, S, Victims(c, S, r))
             x = x._replace(S=Evict(c, S, v), lat=x.lat + 1, ev=x.ev | {(v, r)}, pin=r if c.Pin else 0)
         else:
             x = Refuse(x, r)._replace(cls=x.cls) if is_load and not c.LoadCounts else Refuse(x, r)
@@ -565,7 +571,9 @@ def GrammarReady(c: Constants, S: State, r: int) -> Iterator[State]:
 
 def Input(c: Constants, S: State, r: int) -> Iterator[State]:
     if at(S.st, r) == "idle":
-        yield S._replace(
+        S1 = S._replace(ord=without(S.ord, r) + (r,)) if c.Fcfs else S
+        yield S1._replace(
+            wq=InsOrd(S1, without(S.wq, r), r),
             st=put(S.st, r, "held" if at(S.own, r) > 0 else "waiting"),
             inp=put(S.inp, r, True),
             noload=put(S.noload, r, True),

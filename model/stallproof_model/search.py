@@ -97,6 +97,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"Fcfs": False, "Late": frozenset({1}), "K": 1},
         {"open_system": True},
     ),
+    "open, least progressed victim first": ({"VictimPick": "least", "K": 1}, {"open_system": True}),
     "closed, early stop and aborts": ({"Eos": True, "Aborts": True}, {}),
     "open, failed loads": ({"Fails": 1}, {"open_system": True}),
     "open, lost loads, deadlines, quarantine": (

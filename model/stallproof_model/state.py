@@ -77,6 +77,7 @@ class Constants(NamedTuple):
     LoadCounts: bool = True
     Lateral: str = "commit"
     LatYounger: bool = True
+    VictimPick: str = "youngest"
     LatCap: int = 16
     EvictTo: str = "waiting"
     MayPreempt: bool = True
@@ -126,6 +127,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Refusal": ("break", "continue", "closes"),
     "Lateral": ("none", "least", "commit"),
     "GrammarFails": ("no", "wakes", "lost", "never"),
+    "VictimPick": ("least", "youngest"),
     "EvictTo": ("waiting", "stuck"),
     "FeasibleRule": ("no", "admission", "always"),
     "Promotion": ("scan", "calls", "always"),

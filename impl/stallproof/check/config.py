@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,23 @@ def load(path: Path | None = None) -> list[Config]:
     for n in names:
         if names.count(n) > 1:
             raise BadInput(f"{n}: two configurations have this name", path=path)
+    return out
+
+
+def equal_to_all(configs: list[Config]) -> list[Config]:
+    """Graph equality on every quick configuration, its fixed setting included: one per distinct constants."""
+    seen = {c.c for c in configs if c.kind == "equal"}
+    out = []
+    for cfg in configs:
+        if not cfg.has_twin or cfg.kind == "equal" or cfg.tier != "pr":
+            continue
+        for suffix, extra in (("", {}), ("+fixed", cfg.fixed)):
+            new = replace(
+                cfg, kind="equal", name=f"equal:{cfg.name}{suffix}", constants={**cfg.constants, **extra}
+            )
+            if new.c not in seen:
+                seen.add(new.c)
+                out.append(new)
     return out
 
 

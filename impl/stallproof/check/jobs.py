@@ -78,7 +78,7 @@ def tlc_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]], kee
         row.good, row.note = False, f"recorded {want} states"
     if row.good and not r.distinct:
         row.good, row.note = False, "no state"
-    if row.good and twin and cfg.live:
+    if row.good and twin and not keep:
         cycle = explore.lasso(explore.graph(cfg.c), want_cycle=False)
         if cycle:
             row.good, row.note = False, f"fair-cycle search: {cycle.kind}"

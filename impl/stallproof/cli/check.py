@@ -143,6 +143,7 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds per TLC run.")
+@click.option("--equal-all", is_flag=True, help="Also compare the graphs of every quick configuration.")
 @click.option("--keep", type=click.Path(), help="Directory for checkpoints of large runs; taken up again.")
 @click.option("--shard", help="I/N: only every N-th configuration, from the I-th.")
 @click.option("--list", "list_only", is_flag=True, help="List the configurations and stop.")
@@ -155,6 +156,7 @@ def command(
     as_json: bool,
     workers: int,
     timeout: float,
+    equal_all: bool,
     keep: str | None,
     shard: str | None,
     list_only: bool,
@@ -167,7 +169,10 @@ def command(
     A configuration is *ok* (every statement holds), a *gap* (the named statement is refuted, and holds
     again with the one fix), or *equal* (TLC's state graph equals the Python model's).
     """
-    chosen = _shard(_select(names, tier), shard)
+    chosen = _select(names, tier)
+    if equal_all:
+        chosen += config.equal_to_all(config.load())
+    chosen = _shard(chosen, shard)
     if list_only:
         for c in chosen:
             want = f"refuted by {c.refutes}" if c.kind == "gap" else c.kind
