@@ -66,6 +66,10 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
         [stats(10, 80, 2, 0, 3, version="0.16.0"), stats(20, 0, 0, 1, 0.0, version="0.16.0", hit=11.0)],
         STALL, 1, "head_never_fits",
     ),
+    ("hit rate moves, a release that counts admissions only", [stats(10, 80, 2, 1, 3, version="0.28.0"), stats(20, 0, 0, 1, 0.0, version="0.28.0", hit=11.0)],
+     UNK, 2, ""),
+    ("hit rate moves, release unknown", [x.replace("loggers.py:259", "loggers.py:4711") for x in (stats(10, 80, 2, 1, 3, version="0.16.0"), stats(20, 0, 0, 1, 0.0, version="0.16.0", hit=11.0))],
+     UNK, 2, ""),
     # self-pre-emption
     ("self pre-emption", [stats(10, 14, 1, 0, 98.0), stats(20, 3, 0, 1, 0.0), stats(30, 0, 0, 1, 0.0)], STALL, 1, "self_preempt"),
     ("finished, next one waits for a long step", [stats(10, 14, 1, 3, 98.0), stats(20, 3, 0, 2, 0.0), stats(30, 0, 0, 2, 0.0)], UNK, 2, ""),

@@ -145,6 +145,11 @@ def _livelock(q: Quiet, eng: Engine, base: list[Evidence]) -> Result | None:
     )  # fmt: skip
 
 
+def _retried(q: Quiet, eng: Engine) -> bool:
+    """The hit rate moved: the head is asked for and refused every step. Later releases count admissions only."""
+    return bool(q.hit_moved) and eng.version.at_least(0, 26) is False
+
+
 def _nothing_runs(
     q: Quiet, eng: Engine, inst: Instance, secs: float, base: list[Evidence], closed: Stats | None
 ) -> Result:
@@ -197,7 +202,12 @@ def _nothing_runs(
             )  # fmt: skip
         before = q.before
         twin = before is not None and 0 <= s.waiting <= before.waiting
-        if (twin or q.first.level == "METRICS") and q.lines <= 2 and secs < LONG_STEP and not q.hit_moved:
+        if (
+            (twin or q.first.level == "METRICS")
+            and q.lines <= 2
+            and secs < LONG_STEP
+            and not _retried(q, eng)
+        ):
             return Result(
                 verdict=UNKNOWN, why="the record may show the moment between the last request and a long next step",
                 missing=Missing(what="a second look", command=metrics_command(eng), candidate="wedge",
@@ -209,7 +219,7 @@ def _nothing_runs(
             verdict=STALLED, why="requests wait for capacity, nothing runs, nothing is parked",
             finding=found(
                 mech, "capacity-with-nothing-running", base, eng,
-                confidence="high" if q.lines > 1 or q.hit_moved else "medium",
+                confidence="high" if q.lines > 1 or _retried(q, eng) else "medium",
                 certain=secs >= LONG_STEP or q.lines > 2,
                 rivals=[
                     ("admission arithmetic that never comes out, though the head would fit",
@@ -242,12 +252,12 @@ def _nothing_runs(
                 candidate="head_blocks_holders" if cap else "parked", rivals=parked_rivals(s),
             ),
         )  # fmt: skip
-    if (secs >= LONG_STEP and (q.lines > 2 or t.has("add"))) or q.hit_moved:
+    if (secs >= LONG_STEP and (q.lines > 2 or t.has("add"))) or _retried(q, eng):
         return Result(
             verdict=STALLED, why="requests wait, nothing runs, and newcomers change nothing",
             finding=found(
                 "head_never_fits" if s.kv < 1.0 else "wedge", "waiting-with-nothing-running", base, eng,
-                note="the prefix hit rate moves: the head is retried and refused every step" if q.hit_moved else "",
+                note="the prefix hit rate moves: the head is retried and refused every step" if _retried(q, eng) else "",
                 rivals=[("a grammar is being compiled", "py-spy dump: a compile thread is busy"),
                         ("parked on a remote load (this version does not count them)", "connector lines in the log")],
             ),
