@@ -117,6 +117,10 @@ TRACES := tests/fixtures/traces/*.jsonl
 trace-sensitivity: $(STAMP) ## alter every field of the recorded traces and see the checker notice
 	@$(BIN)/python -m stallproof.trace.mutate $(or $(TRACE),$(TRACES))
 
+.PHONY: trace-lockstep
+trace-lockstep: $(STAMP) ## N random workloads on each release, every call checked (N=1000 VLLM="0.23.0 0.32.0")
+	@STALLPROOF_LOCKSTEP=$(or $(N),1000) $(if $(VLLM),STALLPROOF_MATRIX="$(VLLM)") $(BIN)/pytest -q tests/trace/test_lockstep.py
+
 .PHONY: trace-docs
 trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
 	@$(BIN)/python -m stallproof.trace.docs > docs/trace-schema.md
