@@ -12,12 +12,54 @@ from stallproof_proofs.registry import assumptions, theories
 from stallproof_proofs.result import Assumption, Result
 from stallproof_proofs.theory import Inductive, Theory
 
+#: name of the promise -> prefixes of the conjuncts that prove it, and the glue it needs
+PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
+    "Conservation": (("Conservation", "partition"), "induction"),
+    "OneOwner / RefCount": (("OneOwner", "RefCount"), "sum_facts"),
+    "InFlightSafe": (("InFlightSafe",), ""),
+    "XferSafe": (("XferSafe",), ""),
+    "StoreSafe": (("StoreSafe",), ""),
+    "NoDoubleFree / NoLeak": (("NoDoubleFree", "NoLeak"), ""),
+    "NoZeroPre, bound on preemptions": (("PreemptPaid",), ""),
+    "EvictCoupled": (("EvictCoupled",), ""),
+    "NoInversion": (("NoInversion",), ""),
+    "NoWedge": (("NoWedge",), ""),
+    "LoopRank": (("RunLoop", "AdmLoop", "Patience"), "iterations"),
+    "Termination": (("Decreases", "NoWedge"), "lexicographic"),
+    "NoStarvation": (("Decreases", "Drain", "NoInversion", "NoWedge", "PreemptPaid"), "starvation_glue"),
+    "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
+    "Feasible (tested again in each call)": (("promoted",), ""),
+}
+
 _KINDS = {
     "contract": "Contract of the engine and its connectors (checked on recorded traces, never proved)",
     "model": "Relations written by hand, not derived from a tested transition function",
     "glue": "Mathematics outside the solver",
     "scope": "What the theorems do not speak about",
 }
+
+
+def glance(results: Sequence[Result]) -> list[str]:
+    """The promise, name by name: which obligations prove it, how many, with what glue."""
+    out = [
+        "## The promise at a glance",
+        "",
+        "| promise | obligations | twins | in theories | glue |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (prefixes, glue) in PROMISE.items():
+        mine = [r for r in results if _conjunct(r.name).startswith(prefixes)]
+        ob = [r for r in mine if r.kind == "obligation"]
+        tw = [r for r in mine if r.kind == "twin"]
+        where = ", ".join(dict.fromkeys(f"`{r.theory}`" for r in ob))
+        out.append(f"| {name} | {_of(ob)} | {_of(tw)} | {where} | {glue} |")
+    return [*out, ""]
+
+
+def _conjunct(name: str) -> str:
+    """``theory/action/conjunct`` -> conjunct; a lemma's name for a list of lemmas."""
+    parts = name.split("/")
+    return parts[1] if parts[0] in ("sums", "loops") else parts[-1]
 
 
 def code_lines(path: Path) -> int:
@@ -201,7 +243,7 @@ def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = (
             f"| [{th.title}](#{_anchor(th)}) | {sum(r.kind == 'obligation' for r in mine)} | "
             f"{sum(r.kind == 'twin' for r in mine)} | {sum(r.seconds for r in mine):.1f} |"
         )
-    out += ["", "## Theorems", ""]
+    out += ["", *glance(results), "## Theorems", ""]
     for th in ths:
         out += _theory(th, results)
     out += evidence
