@@ -167,8 +167,10 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None)
         sched.max_num_scheduled_tokens = e.budget_tokens
     if e.lookahead:
         sched.num_lookahead_tokens = e.lookahead
-        if isinstance(getattr(sched, "_spec_decode_step_blocks", None), int):
-            sched._spec_decode_step_blocks = -(-e.lookahead // e.block_size)
+        blocks = -(-e.lookahead // e.block_size)
+        reserve = getattr(sched, "_spec_decode_step_blocks", None)  # 0.31: a method, later a number
+        if reserve is not None:
+            sched._spec_decode_step_blocks = (lambda: blocks) if callable(reserve) else blocks
         sched.use_eagle = True  # up to 0.30 the reservation of a load depends on it
     if e.max_loras:
         from types import SimpleNamespace

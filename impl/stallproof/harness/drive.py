@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from stallproof.harness import requests
 from stallproof.harness.monitors import Monitors
-from stallproof.scenario import Load, Request, Scenario, Stream
+from stallproof.scenario import Request, Scenario, Stream
 
 #: after the last scripted request has ended, so many further steps show what is released late
 _TAIL = 64
@@ -51,17 +52,6 @@ class Clock:
     def __call__(self) -> float:
         self.now = round(self.now + 1e-6, 6)
         return self.now
-
-
-def _tokens(seed: str, n: int) -> list[int]:
-    """``n`` token ids that depend on ``seed`` only; never the end-of-sequence token."""
-    out: list[int] = []
-    block = 0
-    while len(out) < n:
-        raw = hashlib.sha256(f"{seed}/{block}".encode()).digest()
-        out += [3 + int.from_bytes(raw[i : i + 2], "big") % 500 for i in range(0, 32, 2)]
-        block += 1
-    return out[:n]
 
 
 class Run:
@@ -207,7 +197,7 @@ class Run:
         turn = q.turns[k]
         if self.step >= turn.at if turn.at >= 0 else parked:
             self.turns[rid] = k + 1
-            prompt = _tokens(f"{rid}/{k}", turn.prompt)
+            prompt = requests.tokens(f"{rid}/{k}", turn.prompt)
             self.sched.add_request(self._request(rid, prompt, turn.max_tokens, q, resumable=True))
 
     def _is(self, rid: str, state: str) -> bool:
@@ -237,57 +227,22 @@ class Run:
         self.ended.setdefault(rid, "abort")
 
     def _add(self, rid: str, q: Request | Stream) -> None:
-        prompt = _tokens(rid, q.prompt)
+        prompt = requests.tokens(rid, q.prompt)
         if isinstance(q, Request) and q.prefix:
-            prompt[: q.prefix_tokens] = _tokens(f"prefix {q.prefix}", q.prefix_tokens)
+            prompt[: q.prefix_tokens] = requests.tokens(f"prefix {q.prefix}", q.prefix_tokens)
         session = isinstance(q, Request) and bool(q.turns or q.abandoned)
         request = self._request(rid, prompt, q.max_tokens, q, resumable=session)
-        if isinstance(q, Request) and q.grammar:
-            _grammar(request, q.grammar)
         self.live[rid] = q
         self.objects[rid] = request
         self.arrived[rid] = self.step
         self.sched.add_request(request)
 
     def _request(self, rid: str, prompt: list[int], n: int, q: Request | Stream, resumable: bool) -> Any:
-        from vllm.sampling_params import SamplingParams
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-        from vllm.v1.request import Request as EngineRequest
-
-        if not self.requests_made:
-            init_none_hash(sha256)
         self.requests_made += 1
-        script = _script(q.load) if q.load else {}
-        extra: dict[str, Any] = {}
-        if isinstance(q, Request):
-            if q.send:
-                script["send"] = {"delay": q.send.delay, "outcome": q.send.outcome}
-            if q.grammar:
-                from vllm.sampling_params import StructuredOutputsParams
-
-                extra["structured_outputs"] = StructuredOutputsParams(regex="a+")
-        params = SamplingParams(
-            max_tokens=n,
-            ignore_eos=True,
-            temperature=0.0,
-            extra_args={"kv_transfer_params": {"script": script}} if script else None,
-            **extra,
-        )
-        request = EngineRequest(
-            request_id=rid,
-            prompt_token_ids=prompt,
-            sampling_params=params,
-            pooling_params=None,
-            arrival_time=float(self.requests_made),
-            priority=q.priority,
-            block_hasher=get_request_block_hasher(self.sc.engine.block_size, sha256),
-            resumable=resumable,
-            lora_request=_adapter(q.lora) if q.lora else None,
-        )
-        if script:
-            request.kv_transfer_params = {"script": script}
-        return request
+        return requests.make(
+            rid, prompt, n, q,
+            arrival=float(self.requests_made), block_size=self.sc.engine.block_size, resumable=resumable,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ dispatch and process
 
@@ -303,6 +258,7 @@ class Run:
             request = self.sched.requests[rid]
             known = request.num_tokens + request.num_output_placeholders
             samples[rid] = not getattr(request, "is_prefill_chunk", request.num_computed_tokens < known)
+        self.sched.get_grammar_bitmask(output)  # the engine asks in every step
         meta = getattr(output, "kv_connector_metadata", None)
         if meta is not None:
             self.loads += [(self.step, x) for x in meta.loads]
@@ -480,11 +436,10 @@ class Run:
         name = request.status.name
         if name == "WAITING_FOR_REMOTE_KVS":
             return rid not in self.sched.finished_recving_kv_req_ids
+        if name.startswith("WAITING_FOR_S"):
+            return True
         script = (request.kv_transfer_params or {}).get("script", {})
-        return name.startswith("WAITING_FOR_S") or script.get("defer", 0) > self.connector_asked(rid)
-
-    def connector_asked(self, rid: str) -> int:
-        return self.connector.asked.get(rid, 0) if self.connector is not None else 0
+        return bool(self.connector) and script.get("defer", 0) > self.connector.asked.get(rid, 0)
 
     def _leaks(self) -> None:
         """All finished, nothing in flight: free + quarantined = pool."""
@@ -505,31 +460,8 @@ def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable
     return put
 
 
-def _script(load: Load) -> dict[str, Any]:
-    return {
-        "defer": load.defer, "defer_until": load.defer_until, "tokens": load.tokens, "mode": load.mode,
-        "delay": load.delay, "outcome": load.outcome, "again": load.again,
-    }  # fmt: skip
-
-
 def _run_id(scenario: Scenario, version: str) -> str:
     return hashlib.sha256(f"{scenario.id} {version}".encode()).hexdigest()[:16]
-
-
-def _adapter(number: int) -> Any:
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest(lora_name=f"adapter{number}", lora_int_id=number, lora_path="none")
-
-
-def _grammar(request: Any, how: str) -> None:
-    """Put the engine's own structured-output request into the state of a compilation that hangs or failed."""
-    from concurrent.futures import Future
-
-    future: Future[Any] = Future()
-    if how == "error":
-        future.set_exception(ValueError("the grammar does not compile"))
-    request.structured_output_request._grammar = future
 
 
 def run(scenario: Scenario, version: str, scheduler: str, trace: str | None = None) -> Result:

@@ -49,10 +49,10 @@ def rows(folder: Path, configs: Path) -> list[Row]:
     scenarios = load_all(folder)
     first: dict[str, Scenario] = {}
     also: dict[str, Scenario] = {}
-    for s in scenarios:
-        first.setdefault(normal(s.source[0]), s)
-        for bug in s.source[1:]:
-            also.setdefault(normal(bug), s)
+    for each in scenarios:
+        first.setdefault(normal(each.source[0]), each)
+        for bug in each.source[1:]:
+            also.setdefault(normal(bug), each)
     gap = gaps(configs)
     out = []
     table = folder / "catalogue.csv"
