@@ -62,10 +62,11 @@ class Converter:
             fence_mode=c.FenceMode, stale_output=c.StaleOutput, patience=c.P, full_fit=c.FullFit,  # type: ignore[arg-type]
             lookahead=c.Look, prefix_caching=False,
         )  # fmt: skip
+        engine = s.Engine(self.source, "1", "Sched")
         self.out.append(
             s.Header(
                 schema=s.SCHEMA, run=self.source, source=self.source,
-                engine=s.Engine(self.source, "1", "Sched"), config=config, clock=s.Clock("", 0.0), state=s.Snapshot(free=c.B),
+                engine=engine, config=config, clock=s.Clock("", 0.0), state=s.Snapshot(free=c.B),
             )
         )  # fmt: skip
         for r in first.ord:
