@@ -107,7 +107,8 @@ def run(live: Any, phase: dict[str, Any]) -> dict[str, Any]:
         live.sched.defer_block_free = fence
     cut = len(name)
     return {
-        **phase, **out, "steps": steps, "seconds": seconds, "cpu": cpu,
+        **phase, **out, "mode_used": made.settings.mode if made else "",
+        "steps": steps, "seconds": seconds, "cpu": cpu,
         "finished": len(finished), "aborted": len(aborted),
         "free": live.sched.kv_cache_manager.block_pool.get_num_free_blocks(),
         "tokens": {r[cut:]: t for r, t in live.tokens.items() if r in finished and r not in aborted},
@@ -121,6 +122,10 @@ def main() -> None:
 
     numbers = asked.get("plan", {})
     plan = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+    from stallproof.harness.memory_connector import MemoryConnector
+
+    # its stores delay the free of their blocks, so that the scheduler knows of each
+    MemoryConnector.stallproof_reports_stores = asked.get("reports_stores", True)  # type: ignore[attr-defined]
     live = engine(plan, asked["scheduler"])
     results = [run(live, {"name": f"p{i}x", **phase}) for i, phase in enumerate(asked["phases"])]
     out = {"phases": results, "connector": memory_connector.counts}

@@ -106,6 +106,7 @@ def test_ours_is_clean_and_tokens_are_unchanged(ours, phase: int) -> None:
     assert len(both) >= REQUESTS * 3 // 4
     assert all(off["tokens"][r] == on["tokens"][r] for r in both)
     assert off["free"] == on["free"]
+    assert on["mode_used"] == on["mode"]
     assert bool(on["filled"]) == (on["mode"] == "poison")
 
 
@@ -162,6 +163,26 @@ def test_as_a_plugin_over_the_usual_processes(engine, tmp_path: Path, scheduler:
     text = log.read_text()
     assert "TOKENS {'first': 5, 'second': 30}" in text, text[-3000:]
     assert ("stallproof sanitizer: InFlightSafe: step" in text) == caught
+
+
+def test_no_poison_under_a_connector_that_stores_silently() -> None:
+    from stallproof.kernels.engine import silent_store
+
+    class Config:
+        kv_role = "kv_both"
+
+    class Vllm:
+        kv_transfer_config = Config()
+
+    class Offload:
+        _vllm_config = Vllm()
+
+    assert "Offload may store" in silent_store(Offload())
+    assert silent_store(None) == ""
+    Config.kv_role = "kv_consumer"
+    assert silent_store(Offload()) == ""
+    Config.kv_role, Offload.stallproof_reports_stores = "kv_both", True
+    assert silent_store(Offload()) == ""
 
 
 def test_unknown_mode_is_one_clear_error() -> None:

@@ -18,7 +18,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stallproof.errors import BadInput
@@ -303,11 +303,31 @@ def _put_back(target: Any, before: Mapping[str, Any]) -> None:
             delattr(target, name)
 
 
+def silent_store(connector: Any) -> str:
+    """Why ``connector`` may read blocks that the scheduler no longer knows to be read; empty if it does not.
+
+    A connector that stores in the background and flushes when a block is reused would store poison, because a
+    fill runs ahead of its flush. A connector class whose every store delays the free says so with
+    ``stallproof_reports_stores = True``.
+    """
+    if connector is None or getattr(connector, "stallproof_reports_stores", False):
+        return ""
+    config = getattr(getattr(connector, "_vllm_config", None), "kv_transfer_config", None)
+    if getattr(config, "kv_role", "") == "kv_consumer":
+        return ""
+    return f"{type(connector).__name__} may store blocks without telling the scheduler"
+
+
 class EngineSanitizer:
     """The sanitizer of one engine core. ``finish()`` runs the checks that are still open."""
 
     def __init__(self, core: Any, settings: SanitizeSettings) -> None:
         self._core = core
+        connector = getattr(core.scheduler, "connector", None)
+        if settings.mode == "poison" and (why := silent_store(connector)):
+            logger.warning("stallproof sanitizer: checking only, no poison: %s", why)
+            settings = replace(settings, mode="check")
+        self.settings = settings
         self.scheduler = SchedulerSanitizer(core.scheduler, settings)
         blocks = len(self.scheduler.pool.blocks)
         self.segments = core.model_executor.collective_rpc(install_worker, args=(blocks, settings))
