@@ -514,6 +514,25 @@ def case_outgrown_pool(series: str) -> None:
         assert rig.outputs["grow"] >= 24
 
 
+def case_quarantine_makes_a_request_infeasible(series: str) -> None:
+    """Capacity shrinks by what is quarantined: who can no longer fit is told so instead of waiting."""
+    rig = Rig(
+        OURS, blocks=16, depth=1, role="kv_both", env={"STALLPROOF_LOAD_DEADLINE_S": "10"}, record=False,
+        max_num_seqs=1,
+    )  # fmt: skip
+    rig.mute = {"B"}
+    rig.add("B", 100, 4, tokens=96)
+    rig.add("R", 20, 40)
+    for _ in range(4):
+        rig.step()
+    rig.add("big", 200, 4)  # 13 blocks: fits 16, not 10
+    rig.now = 11.0
+    rig.run(120)
+    assert rig.finished["big"].finish_reason.name == "ERROR"
+    assert rig.outputs["B"] == 4 and rig.outputs["R"] == 40
+    assert not rig.s.requests
+
+
 # ---------------------------------------------------------------- promotion
 
 
@@ -790,6 +809,33 @@ def case_the_table_of_mechanisms_is_true(series: str) -> None:
     for cls in (Scheduler, AsyncScheduler):
         assert probe(cls) == TABLE[series], (probe(cls), TABLE[series])
         assert not missing(cls)
+
+
+def case_guard_by_environment(series: str) -> None:
+    """``STALLPROOF_GUARD=1``: whatever class the configuration names is guarded; else nothing changes."""
+    from vllm.config import SchedulerConfig
+
+    import stallproof.vllm as sv
+    from stallproof.vllm.guard import Guard
+    from stallproof.vllm.plugin import register
+
+    before = SchedulerConfig.get_scheduler_cls
+    config = Rig("stock", blocks=8, depth=2, record=False).s.scheduler_config
+    try:
+        os.environ.pop("STALLPROOF_GUARD", None)
+        register()
+        assert SchedulerConfig.get_scheduler_cls is before
+        os.environ["STALLPROOF_GUARD"] = "1"
+        register()
+        register()
+        assert config.get_scheduler_cls() is sv.AsyncScheduler
+        config.scheduler_cls = "vllm.v1.core.sched.scheduler.Scheduler"
+        assert issubclass(config.get_scheduler_cls(), Guard)
+        config.scheduler_cls = "stallproof.vllm.Scheduler"
+        assert config.get_scheduler_cls() is sv.Scheduler
+    finally:
+        os.environ.pop("STALLPROOF_GUARD", None)
+        SchedulerConfig.get_scheduler_cls = before
 
 
 def case_guarded_composes(series: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from typing import Any
 
 os.environ.setdefault("STALLPROOF_STRICT", "1")
@@ -11,6 +12,12 @@ from stallproof.harness.config import make_scheduler, scheduler_class
 from stallproof.scenario import Engine
 from stallproof.trace import schema as T
 from stallproof.vllm.recording import attach, recorded
+
+
+def tokens(seed: str, n: int) -> list[int]:
+    """``n`` token ids that depend on ``seed`` only, so that equal seeds share a prefix."""
+    rng = random.Random(seed)
+    return [rng.randrange(3, 500) for _ in range(n)]
 
 
 class Rig:
@@ -64,13 +71,11 @@ class Rig:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
         from vllm.v1.request import Request
 
-        from stallproof.harness.drive import _tokens
-
         init_none_hash(sha256)
         self.arrivals += 1
         request = Request(
             request_id=rid,
-            prompt_token_ids=_tokens(salt or rid, prompt),
+            prompt_token_ids=tokens(salt or rid, prompt),
             sampling_params=SamplingParams(
                 max_tokens=max_tokens,
                 ignore_eos=True,

@@ -181,6 +181,8 @@ class StallWatch:
 
     def stalled(self) -> list[str]:
         """Kinds of the episodes that are open now."""
+        if not self._episodes:  # asked after every scheduling call
+            return []
         return [kind.value for kind, ep in list(self._episodes.items()) if ep.opened]
 
     def observe(

@@ -12,6 +12,7 @@ class AllocationPart(Engine):
     """Part of the guard; see :class:`stallproof.vllm.guard.Guard`."""
 
     _sp_freeing = False
+    _sp_hook_later = False
     _sp_allocate_before: Any = None
 
     def _sp_hook_allocate(self: Any) -> None:
@@ -32,6 +33,24 @@ class AllocationPart(Engine):
 
         allocate: Any = self._sp_shadow.put(self.kv_cache_manager, "allocate_slots", allocate_slots)
         self._sp_allocate_before = allocate
+
+    def _sp_plenty(self: Any) -> bool:
+        """Whether the blocks that all running requests could get in this call are free.
+
+        At most a block per request and group beyond what the token budget and the look-ahead fill.
+        """
+        managers, n = self.kv_cache_manager.coordinator.single_type_managers, len(self.running)
+        groups, size = len(managers), min(m.block_size for m in managers)
+        ahead = 2 + (self.num_lookahead_tokens + self.num_spec_tokens) // size
+        most = (self.max_num_scheduled_tokens // size + n * ahead) * groups
+        return bool(self.kv_cache_manager.block_pool.get_num_free_blocks() > most)
+
+    def _handle_blocked_waiting_request(self: Any, request: Any) -> bool:
+        """Native from 0.31: first look at each waiting request."""
+        if self._sp_hook_later and self._sp_in:
+            self._sp_hook_later = False
+            self._sp_hook_allocate()
+        return bool(super()._handle_blocked_waiting_request(request))
 
     def _sp_close(self: Any) -> None:
         """A running request waits: nobody is admitted in the rest of this call."""

@@ -46,7 +46,8 @@ class EndingPart(Engine):
 
     def _sp_can_fit(self: Any, request: Any) -> bool:
         """The engine's own test on an empty pool: the known sequence, then with look-ahead slots."""
-        free = self._sp_capacity()
+        mine = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        free = self._sp_capacity() - sum(not b.is_null for group in mine for b in group)
         extra = {"full_sequence_must_fit": True} if self._sp_adapter.facts.full_fit else {}
         if not self._sp_fits(free, request, 1, **extra):
             return False
@@ -66,7 +67,10 @@ class EndingPart(Engine):
         for rid, request in suspects.items():
             if self.requests.get(rid) is not request or request.is_finished():
                 continue
-            if request.status.name not in ("WAITING", "PREEMPTED") or request.num_computed_tokens > 0:
+            if request.status is self._sp_running:
+                continue
+            if request.status.name not in ("WAITING", "PREEMPTED"):
+                self._sp_suspects[rid] = request  # it waits for something outside first
                 continue
             try:
                 end = verdict(self._sp_can_fit(request), request.num_output_tokens, self._sp_settings.on_wall)

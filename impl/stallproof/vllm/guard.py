@@ -202,7 +202,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
 
     def _sp_before(self) -> None:
         self._sp_steps.begin()
-        call = self._sp_call = Call(running_before=len(self.running))
+        self._sp_call = Call(running_before=len(self.running))
+        self._sp_hook_later = False
         self._sp_at_once = ""
         if self.connector is not None:
             self._sp_loads_before()
@@ -220,8 +221,13 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
                 except Exception as exc:
                     self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
                     self._sp_fault("connector hook", exc)
-            if self._sp_foreign or self._sp_parked() or call.closed_new:
+            if self._sp_foreign:
                 self._sp_hook_allocate()
+            elif self._sp_parked():
+                # no running request can be refused: the hook is not needed before the waiting ones
+                self._sp_hook_later = self._sp_plenty()
+                if not self._sp_hook_later:
+                    self._sp_hook_allocate()
 
     def _sp_after(self, output: Any) -> None:
         self._sp_allocate_before = None

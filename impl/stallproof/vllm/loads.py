@@ -114,10 +114,8 @@ class LoadPart(Engine):
     def _sp_match(self: Any, request: Any, num_computed_tokens: int) -> Any:
         rid = request.request_id
         if not self._sp_quarantine.may_load(rid) and self._sp_act:
-            self._sp_fire("LoadDeadline")
             return 0, False
         if self._sp_failures.get(rid, 0) >= MAX_FAILED_LOADS and self._sp_on("LoadFailure"):
-            self._sp_fire("LoadFailure")
             return 0, False
         answer = self._sp_match_before(request, num_computed_tokens)
         try:
@@ -259,7 +257,9 @@ class LoadPart(Engine):
                 self._inflight_prefills.discard(request)
 
     def _sp_count_failure(self: Any, rid: str) -> None:
-        self._sp_failures[rid] = self._sp_failures.get(rid, 0) + 1
+        n = self._sp_failures[rid] = self._sp_failures.get(rid, 0) + 1
+        if n == MAX_FAILED_LOADS:
+            self._sp_fire("LoadFailure")
 
     def _sp_load_over(self: Any, rid: str) -> None:
         self._sp_loads.pop(rid, None)

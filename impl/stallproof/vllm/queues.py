@@ -174,6 +174,9 @@ class QueuePart(Engine):
 
     def _select_waiting_queue_for_scheduling(self: Any) -> Any:
         """Native to 0.30: which queue is scanned next. Holders first, under both policies."""
+        if self._sp_hook_later and self._sp_in:
+            self._sp_hook_later = False
+            self._sp_hook_allocate()
         if self._sp_in and self._sp_arranging and self._sp_on("OneOrder"):
             return self.skipped_waiting or self.waiting or None
         return super()._select_waiting_queue_for_scheduling()
