@@ -138,20 +138,22 @@ def check(o: Obligation, thorough: bool = False) -> Result:
     A quick run takes that name from the last thorough run where looking for it again is slow.
     """
     began = time.process_time()
-    fails_if = ""
+    fails_if, kind = "", o.kind
     if o.kind == "obligation":
         status, detail, used = prove(o)
         hint = hints().get(o.name, Hint())
         if status == "proved":
             recorded = o.small is not None and not thorough
             fails_if = hint.fails_if if recorded else breaks(o, used, hint.fails_if)
-            if not fails_if and not recorded:
+            if not fails_if and o.small is None:
                 status, detail = "unknown", "nothing makes it fail: the obligation says nothing"
+            elif not fails_if and (not recorded or o.name in hints()):
+                kind = "frame"
     else:
         status, detail = refute(o.condition(), o.small)
     seconds = time.process_time() - began
     return Result(
-        o.name, o.theory, o.kind, status, o.expected, seconds, detail, (fails_if,) if fails_if else ()
+        o.name, o.theory, kind, status, o.expected, seconds, detail, (fails_if,) if fails_if else ()
     )
 
 

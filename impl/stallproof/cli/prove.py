@@ -42,11 +42,13 @@ def _table(results: Iterable[Result], seconds: float) -> None:
         table.add_column(head, justify="right")
     table.add_column("result")
     for name, rs in rows.items():
-        ob, tw, sa = ([r for r in rs if r.kind == k] for k in ("obligation", "twin", "sanity"))
+        kinds = ("obligation", "frame", "twin", "sanity")
+        ob, fr, tw, sa = ([r for r in rs if r.kind == k] for k in kinds)
         ok = all(r.ok for r in rs)
         table.add_row(
             name,
             f"{sum(r.ok for r in ob)}/{len(ob)}",
+            str(len(fr)),
             f"{sum(r.ok for r in tw)}/{len(tw)}",
             f"{sum(r.ok for r in sa)}/{len(sa)}",
             str(sum(r.status == "unknown" for r in rs)),
