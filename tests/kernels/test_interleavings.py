@@ -25,7 +25,7 @@ def worlds(rules: Rules, count: int = WORLDS) -> list[World]:
 def test_with_all_rules_nothing_is_violated_and_nothing_reported() -> None:
     played = worlds(Rules())
     assert not any(w.breaches or w.reports for w in played)
-    assert sum(w.sanitizer.checks for w in played) > 10_000, "the interleavings must exercise the checks"
+    assert sum(w.sanitizer.checks for w in played) > 5_000, "the interleavings must exercise the checks"
     assert sum(w.step for w in played) > 3_000
 
 
