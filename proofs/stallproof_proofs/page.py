@@ -231,7 +231,7 @@ def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = (
         "blocks, tokens and steps in flight, unless its theory says otherwise.",
         "",
         "An *obligation* is one conjunct kept by one action (or one lemma). For each, the run also finds "
-        "something whose removal makes it fail (`--thorough` looks again, a quick run repeats the record). "
+        "something whose removal makes it fail (`--thorough` looks again, a quick run has a record). "
         f"{frames} more are proved but nothing could break them, mostly conjuncts about calls and actions "
         "between calls: they are frames and not counted. A *twin* is "
         "a fixed removal, refuted by name. A *sanity* check shows that hypotheses do not contradict each "

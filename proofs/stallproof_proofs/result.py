@@ -15,8 +15,8 @@ class Result:
 
     ``kind``: ``obligation`` must be proved; ``twin`` is an obligation with one thing removed and must be
     refuted; ``sanity`` asks for a model (hypotheses that contradict each other would prove anything), so
-    it must be refuted as well; ``frame`` is proved too, but nothing could break it (a conjunct about calls and
-    an action between calls, say), so it does not count as an obligation. ``seconds`` is CPU time.
+    it must be refuted as well; ``frame`` is proved too, but nothing could break it (a conjunct about calls
+    and an action between calls, say), so it does not count as an obligation. ``seconds`` is CPU time.
     """
 
     name: str
