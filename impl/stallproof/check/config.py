@@ -47,6 +47,7 @@ _KEYS = {
     "properties",
     "symmetry",
     "without",
+    "of",
 }
 
 
@@ -124,6 +125,9 @@ def load(path: Path | None = None) -> list[Config]:
         raise BadInput(str(exc), path=path, remedy="restore configs.toml from the distribution") from exc
     modules: dict[str, dict[str, Any]] = doc.pop("module", {})
     out: list[Config] = []
+    wanted: list[
+        tuple[str, str]
+    ] = []  #: graph equality of other configurations, "+fixed" with the gap closed
     for kind, entries in doc.items():
         if kind not in KINDS:
             raise BadInput(f"unknown table [[{kind}]]", path=path)
@@ -134,6 +138,9 @@ def load(path: Path | None = None) -> list[Config]:
                 raise BadInput(f"{name}: unknown key {sorted(unknown)[0]!r}", path=path)
             if e.get("rules", "OneOrder") not in RULESETS:
                 raise BadInput(f"{name}: unknown rules {e['rules']!r}", path=path)
+            if "of" in e:
+                wanted += [(name, x) for x in e["of"]]
+                continue
             mod = e.get("module", "Properties")
             defaults = modules.get(mod, {})
             base = modules.get("Blocks", {}) if mod == "EngineContract" else defaults
@@ -152,11 +159,24 @@ def load(path: Path | None = None) -> list[Config]:
                 except ValueError as exc:
                     raise BadInput(f"{name}: {exc}", path=path) from exc
             out.append(cfg)
+    known = {cfg.name: cfg for cfg in out if cfg.has_twin}
+    for name, x in wanted:
+        source = known.get(x.removesuffix("+fixed"))
+        if source is None:
+            raise BadInput(f"{name}: no configuration {x!r} of the Sched model", path=path)
+        out.append(equal_to(source, x.endswith("+fixed")))
     names = [cfg.name for cfg in out]
     for n in names:
         if names.count(n) > 1:
             raise BadInput(f"{n}: two configurations have this name", path=path)
     return out
+
+
+def equal_to(cfg: Config, fixed: bool) -> Config:
+    """Graph equality on the constants of another configuration, or on its fixed setting."""
+    extra, suffix = (cfg.fixed, "+fixed") if fixed else ({}, "")
+    constants = {**cfg.constants, **extra}
+    return replace(cfg, kind="equal", name=f"equal:{cfg.name}{suffix}", constants=constants, tier="pr")
 
 
 def equal_to_all(configs: list[Config]) -> list[Config]:
@@ -166,10 +186,7 @@ def equal_to_all(configs: list[Config]) -> list[Config]:
     for cfg in configs:
         if not cfg.has_twin or cfg.kind == "equal" or cfg.tier != "pr":
             continue
-        for suffix, extra in (("", {}), ("+fixed", cfg.fixed)):
-            new = replace(
-                cfg, kind="equal", name=f"equal:{cfg.name}{suffix}", constants={**cfg.constants, **extra}
-            )
+        for new in (equal_to(cfg, False), equal_to(cfg, True)):
             if new.c not in seen:
                 seen.add(new.c)
                 out.append(new)
