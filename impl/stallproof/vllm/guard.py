@@ -207,6 +207,22 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_at_once = ""
         if self.connector is not None:
             self._sp_loads_before()
+        self._sp_prepare()
+        if not self._sp_has_waiting():
+            return
+        if self.connector is not None:
+            try:
+                self._sp_hook_connector()
+            except Exception as exc:
+                self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
+                self._sp_fault("connector hook", exc)
+        if self._sp_foreign:
+            self._sp_hook_allocate()
+        else:
+            self._sp_hook_if_parked()
+
+    @isolated("prepare")
+    def _sp_prepare(self) -> None:
         if self._sp_suspects:
             self._sp_end_infeasible()
         if len(self._sp_grammars) or len(self._sp_silent) or self._sp_bad_grammars:
@@ -214,20 +230,14 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_arrange()
         if self._sp_unserved is not None:
             self._sp_share_budget()
-        if self._sp_has_waiting():
-            if self.connector is not None:
-                try:
-                    self._sp_hook_connector()
-                except Exception as exc:
-                    self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
-                    self._sp_fault("connector hook", exc)
-            if self._sp_foreign:
+
+    @isolated("parked")
+    def _sp_hook_if_parked(self) -> None:
+        if self._sp_parked():
+            # while no running request can be refused, the hook is not needed before the waiting ones
+            self._sp_hook_later = self._sp_plenty()
+            if not self._sp_hook_later:
                 self._sp_hook_allocate()
-            elif self._sp_parked():
-                # no running request can be refused: the hook is not needed before the waiting ones
-                self._sp_hook_later = self._sp_plenty()
-                if not self._sp_hook_later:
-                    self._sp_hook_allocate()
 
     def _sp_after(self, output: Any) -> None:
         self._sp_allocate_before = None
@@ -373,7 +383,10 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_flight.popleft()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._sp_failed:
-            self._sp_reset_places()
+            try:
+                self._sp_reset_places()
+            except Exception as exc:
+                self._sp_fault("load failure", exc)
         if self._sp_endings:
             outputs = self._sp_add_endings(outputs)
         self._sp_watch_outputs(outputs)
