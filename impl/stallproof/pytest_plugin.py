@@ -117,25 +117,29 @@ class Plugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Any:
         del _watching[:]
+        failure: BaseException | None = None
+        result = None
         try:
             result = yield
-        finally:
-            seen, _watching[:] = list(_watching), []
-            for watch in seen:
-                led = watch.checker.ledger
-                self.calls += led.calls
-                self.events += led.events
-                if watch.over and watch.over != "diverged":
-                    self.notes[watch.over] += 1
-            self.schedulers += len(seen)
-            self.tests += bool(seen)
-        skip = item.get_closest_marker("stallproof")
-        bad = [] if skip else [v for watch in seen for v in watch.violations]
-        if bad:
+        except BaseException as exc:  # a test that fails by itself is judged too
+            failure = exc
+        seen, _watching[:] = list(_watching), []
+        for watch in seen:
+            led = watch.checker.ledger
+            self.calls += led.calls
+            self.events += led.events
+            if watch.over and watch.over != "diverged":
+                self.notes[watch.over] += 1
+        self.schedulers += len(seen)
+        self.tests += bool(seen)
+        bad = [v for watch in seen for v in watch.violations]
+        if bad and not item.get_closest_marker("stallproof"):
             self.found.append((item.nodeid, bad[0]))
-            if not self.report:
+            if failure is None and not self.report:
                 pytest.fail(text(bad[0], seen), pytrace=False)
             item.add_report_section("call", "stallproof", text(bad[0], seen))
+        if failure is not None:
+            raise failure
         return result
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
