@@ -94,6 +94,32 @@ class Serve:
         t.start()
         return t
 
+    @contextlib.contextmanager
+    def load(self, clients: int, tokens: int, out: int) -> Iterator[None]:
+        """Clients that ask again and again until the block ends; it begins once something runs."""
+        over = threading.Event()
+
+        def client(i: int) -> None:
+            while not over.is_set():
+                self.ask(tokens, out, i, 200)
+
+        threads = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(clients)]
+        for t in threads:
+            t.start()
+        deadline = time.monotonic() + 60
+        while self.gauge("num_requests_running") < 1 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        try:
+            yield
+        finally:
+            over.set()
+            for t in threads:
+                t.join(240)
+
+    def gauge(self, name: str) -> float:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=20).read().decode()
+        return next((float(x.split()[-1]) for x in text.splitlines() if x.startswith(f"vllm:{name}{{")), 0.0)
+
     def watch(self, *args: str, during: Callable[[], None] | None = None) -> list[dict[str, Any]]:
         p = subprocess.Popen(
             [sys.executable, "-m", "stallproof", "watch", "--metrics", f"http://127.0.0.1:{self.port}/metrics", "--json", *args],
@@ -148,10 +174,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 def test_idle_and_busy_are_never_stalled(plain: Serve) -> None:
     assert set(verdicts(plain.watch("--interval", "1", "--polls", "4", "--bound", "2"))) == {"idle or paused"}
-    threads = [plain.background(300, 400, i, 200) for i in range(20)]
-    seen = verdicts(plain.watch("--interval", "1", "--polls", "8", "--bound", "30"))
-    for t in threads:
-        t.join()
+    with plain.load(20, 300, 400):
+        seen = verdicts(plain.watch("--interval", "1", "--polls", "8", "--bound", "60"))
     assert "stalled" not in seen
     assert "progressing" in seen
 
@@ -183,20 +207,17 @@ def test_a_prompt_that_never_fits(plain: Serve) -> None:
 
 
 def test_a_worker_that_stands_still(plain: Serve) -> None:
-    threads = [plain.background(200, 600, i, 120) for i in range(6)]
-    time.sleep(3)
-    worker = plain.worker()
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        lines = plain.watch("--interval", "1", "--polls", "40", "--bound", "12", "--exit-on-stall")
-    finally:
-        os.kill(worker, signal.SIGCONT)
+    with plain.load(6, 200, 600):
+        worker = plain.worker()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            lines = plain.watch("--interval", "1", "--polls", "60", "--bound", "12", "--exit-on-stall")
+        finally:
+            os.kill(worker, signal.SIGCONT)
     seen = verdicts(lines)
     assert seen[-1] == "stalled"
     assert lines[-1]["finding"]["layer"] == "worker or device"
     assert all(x["verdict"] == "cannot tell" for x in lines if 0 < x["quiet_s"] < 12)
-    for t in threads:
-        t.join()
 
 
 def test_head_in_front_of_a_holder(tmp_path: Path) -> None:
