@@ -46,6 +46,7 @@ theory = Inductive(
             note="decremented when deferred and when drained",
         ),
         Twin("Defer", "holding", "RefCount.exact"),
+        Twin("Defer", "new", "RefCount.exact", note="one entry takes the same block twice"),
         Twin("Drain", "decrement", "RefCount.exact", _no_increment),
     ],
     assumptions=(
