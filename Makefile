@@ -154,6 +154,14 @@ docs-pictures: $(STAMP) ## pictures of docs/img from recorded runs (needs Chromi
 rules-table: $(STAMP) ## generate docs/rules-by-version.md from the adapters
 	@$(BIN)/stallproof doctor --table > docs/rules-by-version.md
 
+.PHONY: bench-diagnose
+bench-diagnose: $(STAMP) ## speed of `stallproof diagnose` on a mixed and on a dense log
+	@$(BIN)/python benchmarks/diagnose_speed.py $(ARGS)
+
+.PHONY: diagnose-cases
+diagnose-cases: $(STAMP) ## the confusion table over the recorded cases, the naive rule beside it
+	@$(BIN)/python -m stallproof.diagnose.confusion tests/fixtures/logs/*/index.json
+
 .PHONY: lock
 lock: ## renew the lock file (needs network)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
