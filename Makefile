@@ -49,8 +49,9 @@ catalogue-status: $(STAMP) ## generate docs/catalogue-status.md
 	@$(BIN)/python -m stallproof.scenario.status > docs/catalogue-status.md
 
 .PHONY: test-matrix
-test-matrix: $(STAMP) ## every scenario on every supported vLLM, stock and ours; writes docs/test-matrix.md
+test-matrix: $(STAMP) ## every case and scenario on every supported vLLM; writes docs/test-matrix.md, scenario-matrix.md
 	@$(BIN)/stallproof engines up --all
+	@$(BIN)/python tests/vllm_class/matrix.py
 	@$(BIN)/python -m stallproof.scenario.matrix
 
 .PHONY: lint

@@ -32,7 +32,8 @@ def main() -> None:
         got = run(requests=40, scheduler=name)
         e = got["events"]
         print(
-            f"{name:11} {got['steps']} steps, {e.get('preempt', 0)} preemptions, {e.get('evict', 0)} evictions, "
+            f"{name:11} {got['steps']} steps, {e.get('preempt', 0)} preemptions, "
+            f"{e.get('evict', 0)} evictions, "
             f"{e.get('load', 0)} loads, {got['missing_blocks']} blocks missing, "
             f"tokens {'equal' if got['tokens'] == plenty['tokens'] else 'DIFFERENT'}"
         )
