@@ -102,6 +102,18 @@ def test_poison_spares_loads_and_readers() -> None:
     assert [list(p.fill) for p in plans] == [[], [], [3], []]
 
 
+def test_memory_is_bounded_by_live_requests_and_blocks() -> None:
+    f = Feed(16)
+    for step in range(1, 500):
+        r = f"r{step}"
+        f.record(sched(step, T.Alloc(r, [1]), T.Load(r, 1, [1], "async", 16), T.Start(r, 1)))
+        f.record(T.Update(step=step, ev=[T.Recv(r, 1), T.Free(r, [1])]))
+    assert len(f.ledger._steps) <= 65
+    assert not f._loads
+    assert not f._started
+    assert not f.ledger._held
+
+
 def late(path: Path) -> list[Any]:
     """All reports of a recorded trace on a device that runs a step when its output is processed."""
     from stallproof.kernels.fences import StepFences

@@ -31,6 +31,8 @@ MODES, PATTERNS = ("check", "poison"), ("finite", "nan", "zero")
 PLAN, FOUND = "stallproof_plan", "stallproof_findings"
 #: distinct reports that are logged; the rest is counted
 LOGGED = 50
+#: distinct reports that are kept
+KEPT = 1000
 
 logger = logging.getLogger("vllm.stallproof.sanitizer")
 
@@ -141,7 +143,7 @@ class SchedulerSanitizer:
         """Explain findings, log each distinct report once, raise under ``strict``."""
         for report in self.feed.ledger.reports(findings):
             key = (report.property, report.block, report.job, report.request, report.step or report.at)
-            if key in self._seen:
+            if key in self._seen or len(self.reports) >= KEPT:
                 self.repeated += 1
                 continue
             self._seen.add(key)

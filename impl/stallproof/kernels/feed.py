@@ -13,6 +13,9 @@ from stallproof.trace import schema as T
 
 from .ledger import Ledger, StepPlan
 
+#: steps whose findings may still come in; far more than any engine has in flight
+REMEMBERED = 64
+
 
 class Feed:
     """``blocks``: ids below it occur. ``cached``: whether the prefix cache can still reach a block in the
@@ -42,6 +45,7 @@ class Feed:
                     zero += e.blocks
                 else:
                     self._event(e)
+            self.ledger.forget(record.step - REMEMBERED)
             return self.ledger.plan(record.step, record.tok, zero=zero, fill=self._poison())
         if isinstance(record, T.Update):
             self.ledger.processed = max(self.ledger.processed, record.step)

@@ -26,6 +26,8 @@ from .tags import EPOCHS, LOADING, OWNED, POOL, describe, epoch_of, tag
 
 #: holders that are no requests begin with this
 _PIN = "\0pin "
+#: jobs whose request is remembered, for explanations
+JOBS = 65536
 #: owners remembered per block, for explanations
 HISTORY = 8
 
@@ -211,7 +213,7 @@ class Ledger:
                 self._hold(request, b, t)
             tags[b] = t
             self._note("start", job, b, t)
-        self._owner[job] = request
+        self._own(job, request)
         return tags
 
     def finish(self, job: str) -> None:
@@ -229,7 +231,7 @@ class Ledger:
         empty = {(b, t) for kind, _, b, t, _ in self._log if kind == "alloc"}
         tags = {b: self.blocks[b].tag for b in blocks if (b, self.blocks[b].tag) not in empty}
         self._reads[job] = (request, tags)
-        self._owner[job] = request
+        self._own(job, request)
         for b, t in tags.items():
             self._note("read", job, b, t)
 
@@ -307,7 +309,7 @@ class Ledger:
             if job := self.blocks[b].writer:
                 t, cause = self.blocks[b].tag, f"load {job} may write what step {step} zeroes or copies"
                 self._direct.append(
-                    Report("InFlightSafe", self._owner[job], b, step, t, t, "plan", cause, job)
+                    Report("InFlightSafe", self._owner.get(job, ""), b, step, t, t, "plan", cause, job)
                 )
         return StepPlan(
             step, self.processed, now, tuple(fill), stamps, {b: t for b, (t, _) in expect.items()}
@@ -390,6 +392,11 @@ class Ledger:
         return {b for _, tags in self._reads.values() for b in tags}
 
     # ------------------------------------------------------------ inside
+
+    def _own(self, job: str, request: str) -> None:
+        self._owner[job] = request
+        while len(self._owner) > JOBS:
+            del self._owner[next(iter(self._owner))]
 
     def _note(self, kind: str, who: str, b: int, t: int) -> None:
         self._log.append((kind, who, b, t, self.processed))
