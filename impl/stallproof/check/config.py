@@ -207,6 +207,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 def record(figures: Mapping[str, Mapping[str, Any]]) -> Path:
     """Merge ``figures`` into ``recorded.json``; returns its path."""
     path = tools.spec_dir() / "recorded.json"
-    merged = {**recorded(), **figures}
+    known = {cfg.name for cfg in load()}
+    merged = {name: f for name, f in {**recorded(), **figures}.items() if name in known}
     path.write_text(json.dumps(dict(sorted(merged.items())), indent=1) + "\n")
     return path
