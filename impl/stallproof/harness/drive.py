@@ -274,6 +274,7 @@ class Run:
             or self._pending()
             or not self._unfinished()
             or self._paused()
+            or any(q.status.name.startswith("WAITING_FOR_S") for q in self.sched.requests.values())
         )
         self.quiet = 0 if busy else self.quiet + 1
         if self.quiet >= _WEDGE:
