@@ -30,7 +30,11 @@ MEANING = {
     "NoZeroPre": "a request was preempted for nothing, or although a short wait would have helped",
     "EvictCoupled": "a parked holder lost its blocks, and the one they were taken for does not run",
     "NoInversion": "somebody behind a refused request got its first block in the same call",
-    "BoundedWait": "a completed load was not acted on",
+    "BoundedWait": "a wait without bound: a completed load is not acted on, or a gate waits for no step",
+    "StoreSafe": "a block was given away while a store or send still reads it",
+    "OneOwner": "a block is in the pool and held, or has two owners",
+    "RefCount": "a block's reference count is not the number of its holders",
+    "NoDoubleFree": "a block was freed that nobody held",
     "Termination": "the requests go round for ever; one of them never finishes",
     "NoStarvation": "requests behind it come and go for ever; the one ahead never finishes",
 }
@@ -110,7 +114,7 @@ def describe_call(c: Constants, s: State, x: X, t: State) -> Iterator[str]:
     for r in sorted(x.ld):
         gate = at(t.gate, r)
         yield f"{who(r)} gets {_plural(at(c.Ext, r), 'block')} and starts to load" + (
-            f", once {_plural(gate, 'step')} in flight are done" if gate else ""
+            f", once {_plural(gate, 'step')} in flight {'is' if gate == 1 else 'are'} done" if gate else ""
         )
     for r in sorted(x.all):
         entered = at(s.st, r) != "running"
@@ -230,6 +234,30 @@ def _point(cfg: Config) -> list[str]:
     return [f"{cfg.refutes} is violated: {MEANING.get(cfg.refutes, 'see the specification')}", cfg.cause]
 
 
+#: Actions of ``Blocks.tla`` in words; the changed variables say which request and which block.
+_ACTIONS = {
+    "BeginCall": "a scheduling call begins",
+    "EndCall": "the call ends; its step, if it touches anything, is dispatched",
+    "Admit": "a request is admitted with fresh blocks (and hits)",
+    "Resume": "a request whose load is complete runs",
+    "Grow": "a running request goes on, with or without a new block",
+    "Load": "an asynchronous load is given blocks",
+    "SyncLoad": "a synchronous load is given a block and starts",
+    "Preempt": "a request is preempted within the call",
+    "Process": "the oldest step is processed",
+    "LateDone_": "the late work of the last processed step ends",
+    "Finish": "a request finishes",
+    "PruneOne": "a block falls out of a request's window",
+    "StartXfer": "a gated load starts to write",
+    "XferDone": "a load reports completion",
+    "AbortLoad": "a loading request is aborted",
+    "Expire": "a load's deadline passes",
+    "LateReport": "a lost load reports after all",
+    "Store": "an unordered reader (store, send) starts",
+    "ReadDone": "an unordered reader is done",
+}
+
+
 def _plain(r: tlc.Result) -> list[Beat]:
     """A story without a twin: the variables that changed."""
     beats: list[Beat] = []
@@ -239,7 +267,8 @@ def _plain(r: tlc.Result) -> list[Beat]:
         for name, v in t.values.items():
             flat.update(v if isinstance(v, dict) and all(isinstance(k, str) for k in v) else {name: v})
         changed = [f"{k} = {_show(v)}" for k, v in flat.items() if last.get(k) != v]
-        beats.append(Beat(t.action, changed if last else ["initial state"], ""))
+        head = _ACTIONS.get(t.action, t.action) if last else "all blocks are in the pool"
+        beats.append(Beat(t.action, [head, *(f"  {x}" for x in changed if last)], ""))
         last = flat
     return beats
 
