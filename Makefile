@@ -80,7 +80,7 @@ test: ## everything: lint, model, proofs, all tests, real schedulers and the rea
 LANES := $(BIN)/python -m stallproof.kernels.lanes
 
 .PHONY: kernels-env
-kernels-env: $(STAMP) ## the two hash-locked environments of the kernel lanes, below the user's cache (2.9 GB)
+kernels-env: $(STAMP) ## the two hash-locked environments of the kernel lanes, below the user's cache (2.8 GB)
 	@$(LANES) env
 
 .PHONY: kernels-interpret
@@ -112,7 +112,7 @@ kernels-lock: ## renew the lock files of the kernel lanes (needs network)
 	@$(BIN)/python -m pip install -q uv
 	@for n in interpret ascend; do $(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url --no-annotate --no-header -o impl/stallproof/kernels/lanes/locks/$$n.txt impl/stallproof/kernels/lanes/locks/$$n.in; done
 
-TRACES := tests/fixtures/traces/*.jsonl
+TRACES := tests/fixtures/traces/*.jsonl tests/fixtures/traces/lockstep/*.jsonl
 
 .PHONY: trace-sensitivity
 trace-sensitivity: $(STAMP) ## alter every field of the recorded traces and see the checker notice
