@@ -56,7 +56,7 @@ EVENTS: dict[str, Kind] = {
         "r": _r("NoDoubleFree"), "blocks": _blocks("blocks given up", *_OWN),
     }),
     "prune": Kind("PruneOne", "KVCacheManager.remove_skipped_blocks", {
-        "r": _r("NoDoubleFree"), "blocks": _blocks("blocks given up", *_OWN),
+        "r": _r("NoDoubleFree", "Tokens"), "blocks": _blocks("blocks given up", *_OWN),
         "upto": Field("computed tokens at which the window ends", ("Tokens",), "s.comp"),
     }),
     "fence": Kind("Release", "Scheduler.deferred_frees", {
@@ -231,6 +231,7 @@ NOT_COMPARED: dict[str, str] = {
     "load_failed.blocks: another block": "which of its blocks failed, only the connector knows",
     "touch.blocks: one less": "matters only if a load follows into the block left out",
     "touch.blocks: another block": "matters only if a load follows into the block",
+    "reset.ok": "matters only if a prefix hit follows",
     "pause.state": "matters only if the engine then does nothing",
 }  # fmt: skip
 

@@ -158,11 +158,11 @@ class Transfers(Blocks):
                 requests=[e.r],
             )
             return
-        if not q.blocks.issuperset(e.blocks):
-            odd = [b for b in e.blocks if b not in q.blocks]
+        if not q.blocks.issuperset(e.blocks) or len(set(e.blocks)) < len(e.blocks):
+            odd = [b for b in e.blocks if b not in q.blocks] or e.blocks
             self.bad(
                 "XferSafe",
-                f"the failed load of {e.r} names block {odd[0]}, which is not the request's",
+                f"the failed load of {e.r} names block {odd[0]}, which is not the request's (or twice)",
                 field="ev.load_failed.blocks",
                 expected="blocks of the request",
                 observed=some(odd),

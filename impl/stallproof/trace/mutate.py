@@ -43,6 +43,8 @@ class _Facts:
         self.rids: list[str] = list(dict.fromkeys(e.r for e in events if type(e) is s.Add))
         self.rids += [q.r for q in records[0].state.requests]
         self.pool: int = records[0].config.pool
+        self.plain: bool = records[0].config.plain  # tokens tell blocks
+        self.drafts: bool = records[0].config.lookahead > 0  # tokens computed may be taken back
         #: requests whose tokens can be followed to their end
         lost = {e.r for e in events if type(e) is s.Preempt}
         done = {e.r for e in events if type(e) is s.Finish and e.out > 0 and e.reason != "abort"}
@@ -134,6 +136,8 @@ def mutants(records: Sequence[Any], per_site: int = 8, seed: int = 0) -> Iterato
                 if value is None or value == {} or value == []:
                     continue
                 for kind, new in _values(name, value, f, rng):
+                    if tag == "load" and name == "blocks" and kind == "one less" and not f.plain:
+                        continue  # behind a window, only the connector knows what a load fills
                     changed = _replace(x, **{name: new})
                     if j >= 0:
                         changed = _replace(rec, ev=[*rec.ev[:j], changed, *rec.ev[j + 1 :]])
@@ -144,8 +148,11 @@ def mutants(records: Sequence[Any], per_site: int = 8, seed: int = 0) -> Iterato
 def _unseen(tag: str, name: str, x: Any, f: _Facts) -> bool:
     """Values that this trace ends too early to show (a request aborted before its first token)."""
     if tag == "add":
-        return (name == "prompt" and x.r not in f.whole) or (name == "max_tokens" and x.r not in f.full)
-    return tag == "admit" and name == "comp" and x.comp < 0
+        return (name == "prompt" and (x.r not in f.whole or f.drafts)) or (
+            name == "max_tokens" and x.r not in f.full
+        )
+    shown = f.plain or x.r in f.whole if tag == "admit" else True
+    return tag == "admit" and name == "comp" and (x.comp < 0 or f.drafts or not shown)
 
 
 def _with(records: Sequence[Any], i: int, *new: Any) -> list[Any]:
