@@ -110,7 +110,7 @@ def test_same_plan_same_bytes_and_every_token_delivered(scheduler: str) -> None:
 @pytest.mark.slow
 @needs_engine
 def test_lost_loads_strand_stock_and_not_ours() -> None:
-    plan = with_(PRESSED, store={"kind": "pd", "p_lost": 0.05}, options={"STALLPROOF_LOAD_DEADLINE": "5"})
+    plan = with_(PRESSED, store={"kind": "pd", "p_lost": 0.05}, options={"STALLPROOF_LOAD_DEADLINE_S": "5"})
     stock, ours = (result(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))
     assert stock["stranded"] > 0
     assert ours["stranded"] == 0

@@ -79,6 +79,8 @@ class Simulation:
         self.moved_at = 0.0
         pool = scheduler.kv_cache_manager.block_pool
         self.pool_free = pool.get_num_free_blocks
+        if hasattr(scheduler, "_sp_now"):
+            scheduler._sp_now = lambda: self.now  # our class's deadlines run on the virtual clock
 
     # ------------------------------------------------------------ clients
 
@@ -258,7 +260,8 @@ class Simulation:
         nexts = [self.loading[0][0]] if self.loading else []
         if self.arrivals and (self.quiet >= self.plan.patience_calls or self.quiet == 0):
             nexts.append(self.arrivals[0].at)
-        step = self.now + self.latency.idle
+        # The pause doubles while nothing happens, up to a second, so that deadlines can pass in few calls.
+        step = self.now + min(1.0, self.latency.idle * 2.0 ** min(self.quiet, 30))
         self._jump(max(step, min(nexts)) if nexts else step)
 
     def _jump(self, to: float) -> None:

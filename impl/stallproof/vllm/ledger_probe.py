@@ -36,6 +36,11 @@ class Probe:
     def free(self) -> int:
         return self.pool.get_num_free_blocks()
 
+    def priority_of(self, request: Any) -> int:
+        """The priority that counts in the scheduling order: none under FCFS."""
+        policy = getattr(self.rec.s, "policy", None)
+        return int(request.priority) if getattr(policy, "value", "") == "priority" else 0
+
     def blocks_of(self, r: str) -> list[int]:
         """Blocks of ``r`` in the engine's tables, the null block left out, group by group."""
         null = self.null.block_id
@@ -65,7 +70,7 @@ class Probe:
                 T.ReqState(
                     r=q.request_id,
                     st=st,
-                    prio=int(getattr(q, "priority", 0)),
+                    prio=self.priority_of(q),
                     arr=float(q.arrival_time),
                     prompt=int(q.num_prompt_tokens),
                     max_tokens=int(q.max_tokens),

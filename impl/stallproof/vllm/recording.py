@@ -313,7 +313,7 @@ class RecordingMixin:
                 rec.emit(
                     T.Add(
                         r,
-                        int(getattr(request, "priority", 0)),
+                        rec.probe.priority_of(request),
                         float(request.arrival_time),
                         int(request.num_prompt_tokens),
                         int(request.max_tokens),
