@@ -126,13 +126,13 @@ Start(e) ==
   /\ bad' = Say(<< <<ld[r].st = "gated" /\ ld[r].gen = e[3], "XferSafe">>,
                    <<\A b \in ld[r].bs : Refs(b) = 1, "XferSafe">>,
                    <<\A b \in ld[r].bs : touch[b] <= proc, "InFlightSafe">> >>)
-  /\ ld' = [ld EXCEPT ![r].st = "writing"]
+  /\ ld' = [ld EXCEPT ![r].st = e[4]]  \* "writing", or "sync": part of the step, which fences its blocks
   /\ reuse' = reuse \cup {p \in Reused(ld[r].bs) : p[2] \in rd[p[1]]}
   /\ Keep(<<own, pin, dfq, quar, rd, last, touch, disp, proc, given, done>>)
 
 Ended(e) ==  \* received, failed, or (synchronous) its step processed
   LET r == e[2] IN
-  /\ bad' = Say(<< <<ld[r].st # "none" /\ ld[r].gen = e[3], "BoundedWait">>, <<ld[r].st = "writing", "XferSafe">> >>)
+  /\ bad' = Say(<< <<ld[r].st # "none" /\ ld[r].gen = e[3], "BoundedWait">>, <<ld[r].st \in {"writing", "sync"}, "XferSafe">> >>)
   /\ ld' = [ld EXCEPT ![r] = [NoLoad EXCEPT !.gen = ld[r].gen]]
   /\ Keep(<<own, pin, dfq, quar, rd, last, touch, disp, proc, given, reuse, done>>)
 

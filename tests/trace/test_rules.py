@@ -111,6 +111,16 @@ CASES = {
             .call(Alloc("a", [1]), Touch("zero", [1]), Load("a", 1, [1], "async"), Start("a", 1))
         ),
     ),
+    "load into a block of a synchronous load in flight": (
+        "InFlightSafe",
+        lambda: (
+            Hand()
+            .add("a", "b")
+            .call(Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1})
+            .out(Finish("a", "abort", 0), Free("a", [1]))
+            .call(Alloc("b", [1]), Load("b", 1, [1], "async"), Start("b", 1))
+        ),
+    ),
     "load into a pruned block": (
         "InFlightSafe",
         lambda: ran(depth=3).call(Prune("a", [1]), Alloc("b", [1]), Load("b", 1, [1], "sync"), Start("b", 1)),
@@ -397,6 +407,12 @@ CONTROLS = {
         .add("a")
         .call(Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1})
         .upd(out={"a": 1})
+    ),
+    "abort in a synchronous load": lambda: (
+        Hand()
+        .add("a")
+        .call(Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1})
+        .out(Finish("a", "abort", 0), Free("a", [1]), free=4)
     ),
     "quarantine and release": lambda: (
         quarantined().call().upd(Ignored("a", "recv", "late"), Unquarantine("a", 1, [1, 2]), free=4)

@@ -219,7 +219,11 @@ class Blocks(State):
         if self.loads:
             load = self.loads.get(q.r)
             if load is not None and not load.blocks.isdisjoint(owned):
-                if load.started:
+                if load.mode == "sync":  # part of its step: whoever comes next is behind it, or fenced by it
+                    load.blocks.difference_update(owned)
+                    if load.step > max(self.quiet, last):
+                        self.touched.append((load.step, owned, q.r))
+                elif load.started:
                     hit = sorted(load.blocks.intersection(owned))
                     self.bad(
                         "XferSafe",

@@ -94,7 +94,7 @@ def _snapshot(snap: s.Snapshot, put: Any) -> None:
     for h in snap.quarantined:
         hold(h.r, h.blocks)
         put(1, "load", h.r, 1, h.blocks)
-        put(1, "start", h.r, 1)
+        put(1, "start", h.r, 1, "writing")
         put(1, "quarantine", h.r, h.gen, h.blocks)
     put(1, "restore", snap.step, snap.processed, [(q.r, q.last, q.gen) for q in snap.requests])
     for b, step in snap.fences.items():
@@ -106,6 +106,7 @@ def _snapshot(snap: s.Snapshot, put: Any) -> None:
 def _record(led: Ledger, line: int, rec: Any, put: Any) -> None:
     pool = led.config.pool
     synced: set[str] = set()
+    synchronous: set[str] = set()
     if isinstance(rec, s.Sched):
         put(line, "begin", rec.step)
     elif isinstance(rec, s.Update):
@@ -138,8 +139,12 @@ def _record(led: Ledger, line: int, rec: Any, put: Any) -> None:
                 put(line, tag, once)
         elif tag == "load":
             put(line, "load", e.r, e.gen, e.blocks)
+            if e.mode == "sync":
+                synchronous.add(e.r)
         elif tag == "start":
-            put(line, "start", e.r, e.gen)
+            held = led.loads.get(e.r)
+            sync = e.r in synchronous or (held is not None and held.mode == "sync")
+            put(line, "start", e.r, e.gen, "sync" if sync else "writing")
         elif tag == "recv" or (tag == "load_failed" and e.r not in synced):
             put(line, "ended", e.r, e.gen)
         elif tag == "store":
