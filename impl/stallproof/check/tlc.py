@@ -22,6 +22,7 @@ from stallproof.errors import Unsupported
 
 OK = "ok"
 BROKEN = "broken"  #: the tool did not give a verdict
+CHECKPOINT_MINUTES = 10
 LIVENESS = "liveness"  #: TLC does not name the violated temporal property
 
 _MSG = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!@!@", re.S)
@@ -172,7 +173,7 @@ def run(
         cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0", "-workers", str(workers)]
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
-            options = [*options, "-checkpoint", "10"]
+            options = [*options, "-checkpoint", str(CHECKPOINT_MINUTES)]
             saved = sorted(keep.glob("*/queue.chkpt"), key=lambda p: p.stat().st_mtime)
             if saved:
                 options = [*options, "-recover", str(saved[-1].parent.resolve())]
