@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from stallproof_model import constants, first_violation, graph, lasso
 from stallproof_model.explore import TooBig, edge_set
+from stallproof_model.props import INVARIANTS
 from stallproof_model.rulesets import RULESETS
 from stallproof_model.search import instances, judge, sweep
 
@@ -94,3 +95,22 @@ def test_first_violation_gives_the_shortest_trace():
     assert found.prop == "NoWedge"
     assert len(found.trace) == 5
     assert found.trace[0][0] == ""
+
+
+def test_every_statement_about_a_state_can_fail():
+    c = constants(N=2, B=3, Prompt=(2, 2), Total=(4, 3), Ext=(2, 0), MaxSeqs=1)
+    s = graph(c).nodes[0]
+    over = s._replace(st=("finished", "finished"), wq=())
+    broken = {
+        "Conservation": s._replace(free=2),
+        "Queues": s._replace(wq=(1, 1)),
+        "InFlightSafe": s._replace(bad=True),
+        "XferSafe": s._replace(st=("loading", "waiting"), own=(1, 0)),
+        "NoLeak": over._replace(free=2),
+        "Seated": s._replace(st=("running", "running"), run=(1, 2), wq=()),
+        "NoWedge": s._replace(st=("held", "stuck"), own=(2, 1), free=0, tok=(3, 2)),
+    }
+    assert set(broken) == set(INVARIANTS)
+    for name, state in broken.items():
+        assert INVARIANTS[name](c, s), name
+        assert not INVARIANTS[name](c, state), name
