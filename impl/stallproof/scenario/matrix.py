@@ -1,7 +1,7 @@
 """Every scenario on every supported release, stock and ours: ``python -m stallproof.scenario.matrix``.
 
-Writes ``docs/scenario-matrix.md``. With file names, renders what ``stallproof run --json`` has written instead
-of running. Exit code 0 if every run did what its file expects.
+Writes ``docs/scenario-matrix.md``. With file names, renders what ``stallproof run --json`` has written
+instead of running. Exit code 0 if every run did what its file expects.
 """
 
 from __future__ import annotations
