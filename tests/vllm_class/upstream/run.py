@@ -143,7 +143,7 @@ def main() -> int:
     p.add_argument("--only", choices=["stock", "ours"], help="run one side and list its failures")
     p.add_argument("--json", action="store_true")
     p.add_argument("files", nargs="*")
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     files = tuple(a.files) or (WHOLE if a.whole else FAST)
     try:
         if a.only:
