@@ -18,8 +18,8 @@ def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
     if load is not None and q.st != s.RUNNING:
         where = "may be writing" if load.started else "not started yet"
         return f"waits for its load {load.gen} of {len(load.blocks)} blocks ({where})"
-    if c.plain and -(-(size + 1) // c.block_size) > c.pool:
-        return f"can never fit: {size} tokens and one more need more than {c.pool} blocks (Feasible)"
+    if c.plain and -(-size // c.block_size) > c.pool:
+        return f"can never fit: {size} tokens need more than {c.pool} blocks (Feasible)"
     if asked is not None:
         need, calls = asked
         what = f"asks for {need} more block{'s' * (need != 1)}" if need >= 0 else "asks for more blocks"
