@@ -1,0 +1,1 @@
+"""What ``stallproof check`` and ``stallproof explain`` are made of: TLC, configurations, equality, stories."""
