@@ -65,6 +65,7 @@ def page(scenarios: list[Scenario], results: Iterable[dict[str, Any]]) -> tuple[
         s for s in failing
         if all(cells.get((s.id, v, "stallproof"), "ok") == "ok" for v in versions)
     ]  # fmt: skip
+    possible = 2 * sum(not s.versions or v in s.versions for s in scenarios for v in engines.MATRIX)
     lines = [
         "# Scenarios by vLLM release",
         "",
@@ -75,8 +76,8 @@ def page(scenarios: list[Scenario], results: Iterable[dict[str, Any]]) -> tuple[
         "that is violated; `(!)` marks a result that the scenario's file does not expect.",
         "",
         f"{len(scenarios)} scenarios; {len(failing)} of them, with {len(causes)} distinct root causes, fail "
-        f"on at least one stock release; of these {len(ours_ok)} pass with ours on every release. "
-        f"Runs against expectation: {wrong}.",
+        f"on at least one stock release; of these {len(ours_ok)} pass with ours on every release run. "
+        f"{len(cells)} of {possible} runs were made (`-`: not made); against expectation: {wrong}.",
         "",
         "| scenario | " + " | ".join(versions) + " |",
         "|---|" + "---|" * len(versions),
