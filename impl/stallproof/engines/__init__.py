@@ -44,6 +44,8 @@ class Engine:
         env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         env.setdefault("VLLM_NO_USAGE_STATS", "1")
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        # A tiny model gains nothing from more threads, and on a busy machine they wait for each other.
+        env.setdefault("OMP_NUM_THREADS", "1")
         env.update(self.extra_env)
         env.update(extra or {})
         return env
