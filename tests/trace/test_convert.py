@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stallproof.check import config
-from stallproof.trace.convert import from_gap, from_walk
+from stallproof.check.convert import from_gap, from_walk
 from stallproof.trace.progress import Thresholds
 from stallproof_model.sched import Init, Next
 

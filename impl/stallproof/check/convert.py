@@ -1,6 +1,6 @@
 """Behaviours of the model as traces: walks of the Python twin, and TLC's counterexamples.
 
-    python -m stallproof.trace.convert zero-progress-cascade > cascade.jsonl
+    python -m stallproof.check.convert zero-progress-cascade > cascade.jsonl
     stallproof replay cascade.jsonl
 
 The model counts blocks; here they get identities, handed out last in first out, so that an unsafe reuse
@@ -13,13 +13,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from stallproof.trace import schema as s
+from stallproof.trace.policy import RULES
 from stallproof_model.sched import CanDefer as can_defer
 from stallproof_model.sched import SchedR as sched_r
 from stallproof_model.sched import SchedX, X, subsets
 from stallproof_model.state import Constants, State, at
-
-from . import schema as s
-from .policy import RULES
 
 DEFERRED = ("DeferFrees", "DeferFreesGuarded")
 Walk = Sequence[tuple[str, State]]
