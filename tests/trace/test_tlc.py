@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallproof.check.second import SHARED, sample, second
 from stallproof.trace.checker import Checker, Options
 from stallproof.trace.mutate import load, mutants
 from stallproof.trace.reader import Batch
-from stallproof.trace.tla import SHARED, sample, second
 
 from .toy import Toy, trace
 

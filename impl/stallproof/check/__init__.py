@@ -1,1 +1,1 @@
-"""What ``stallproof check`` and ``stallproof explain`` are made of: TLC, configurations, equality, stories."""
+"""What ``stallproof check``, ``explain`` and ``replay --with-tlc`` are made of."""

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
+from stallproof.check.second import Second, second
 from stallproof.errors import BadInput, Exit
 from stallproof.trace import reader
 from stallproof.trace.checker import LAYERS, Options, Verdict, check
 from stallproof.trace.ledger import Violation
 from stallproof.trace.progress import Thresholds
 from stallproof.trace.schema import Header
-from stallproof.trace.tla import Second, second
 
 Say = Callable[..., None]
 

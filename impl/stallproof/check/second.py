@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from . import schema as s
-from .checker import Checker, Options
-from .ledger import Ledger
-from .reader import Batch
+from stallproof.trace import schema as s
+from stallproof.trace.checker import Checker, Options
+from stallproof.trace.ledger import Ledger
+from stallproof.trace.reader import Batch
 
 #: rules that both judges know
 SHARED = (
