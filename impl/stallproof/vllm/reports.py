@@ -62,9 +62,17 @@ class ReportPart(Engine):
                     lot = self._sp_quarantine.release(rid)
                     if lot is not None:
                         self._sp_unquarantine(lot)
-                if kind != "failed":  # the engine has looked at it already, by itself
+                if verdict is Verdict.HOLD and kind == "recv":
+                    self._sp_load_ended(rid)
+                elif kind != "failed":  # the engine has looked at it already, by itself
                     self._sp_ignore(rid, kind, why)
         return keep["recv"], keep["sent"]
+
+    def _sp_load_ended(self: Any, rid: str) -> None:
+        """The load of a finished request has ended; its blocks stay until the send has ended, too."""
+        self._sp_fire("Completions")
+        if self._sp_rec is not None:
+            self._sp_received(self._sp_rec, rid)
 
     def _sp_ignore(self: Any, rid: str, kind: str, why: str) -> None:
         self._sp_fire("Completions")
