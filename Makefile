@@ -75,7 +75,7 @@ test: ## everything: lint, model, proofs, all tests, real schedulers and the rea
 	$(STAGE) engines $(RUN) engines
 	$(STAGE) kernels $(RUN) kernels-interpret
 	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine"
-	$(STAGE) tests-slow $(BIN)/pytest -q -m "slow or engine"
+	$(STAGE) tests-slow $(BIN)/pytest -q -m "slow or engine" -n 2 --dist loadfile
 
 LANES := $(BIN)/python -m stallproof.kernels.lanes
 
