@@ -115,3 +115,71 @@ def test_the_bare_command_imports_no_verb() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+TRACES = ROOT / "tests/fixtures/traces"
+
+
+def stallproof(shell: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash, where ``$SP`` is the command."""
+    env = {**os.environ, "SP": f"{shlex.quote(sys.executable)} -m stallproof"}
+    return subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=120, env=env)
+
+
+@pytest.mark.parametrize("args", ["prove --list", f"export {TRACES}/wedge-0.23.0.jsonl --perfetto -"])
+def test_a_reader_that_goes_away_is_not_a_finding(args: str) -> None:
+    done = stallproof(f"$SP {args} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_full_disk_is_one_message() -> None:
+    done = stallproof(f"$SP report {TRACES}/wedge-0.23.0.jsonl -o - >/dev/full")
+    assert done.returncode == 2
+    assert done.stderr.startswith("stallproof: cannot write the output")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_standard_output_keeps_the_exit_code() -> None:
+    done = stallproof(f"$SP replay {TRACES}/wedge-0.23.0.jsonl >&-")
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ("run tests/scenarios/wedge-57841.toml --scheduler foo", "no scheduler is called 'foo'"),
+        ("run tests/scenarios/wedge-57841.toml --steps -5", "not in the range"),
+        ("simulate --synthetic 5 --rate 0", "not in the range"),
+        ("simulate --synthetic 5 --rate nan", "--rate is nan"),
+        ("simulate --synthetic 5 --scheduler foo", "no scheduler is called 'foo'"),
+        ("simulate --synthetic 5 --latency base=nan", "bad latency coefficient"),
+        ("replay x --from 10 --to 5", "comes before"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(args: str, says: str) -> None:
+    done = run(*shlex.split(args.replace("tests/", f"{ROOT}/tests/")))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_trace_without_records_is_not_a_conforming_one(tmp_path: Path) -> None:
+    head = (TRACES / "wedge-0.23.0.jsonl").read_text().split("\n", 1)[0]
+    (tmp_path / "head.jsonl").write_text(head + "\n")
+    done = run("replay", str(tmp_path / "head.jsonl"))
+    assert done.returncode == 2
+    assert "nothing was recorded" in done.stdout
+
+
+def test_diagnose_does_not_clear_a_trace_it_could_not_read(tmp_path: Path) -> None:
+    lines = (TRACES / "wedge-0.23.0.jsonl").read_bytes().split(b"\n")
+    (tmp_path / "broken.jsonl").write_bytes(b"\n".join([*lines[:5], b"\0", *lines[5:]]))
+    done = run("diagnose", str(tmp_path / "broken.jsonl"))
+    assert done.returncode == 2, done.stdout
+    assert "broken.jsonl:6" in done.stdout
+    (tmp_path / "v9.jsonl").write_bytes(
+        b"\n".join(lines).replace(b"stallproof-trace/1", b"stallproof-trace/9")
+    )
+    done = run("diagnose", str(tmp_path / "v9.jsonl"))
+    assert done.returncode == 3
+    assert "stallproof-trace/9" in done.stderr

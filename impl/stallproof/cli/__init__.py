@@ -6,9 +6,13 @@ one, write the module and add a line to ``VERBS``.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, TextIO
 
 import click
 
@@ -70,10 +74,33 @@ def cli() -> None:
     """Scheduling that provably cannot stall: check, prove, record, replay, explain."""
 
 
+_OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _mute(stream: TextIO) -> None:
+    """What ``stream`` still holds goes nowhere, so that the flush at exit cannot fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _reader_gone() -> NoReturn:
+    """Standard output has no reader any more."""
+    if sys.__stdout__ is not None:
+        _mute(sys.__stdout__)
+    sys.exit(141)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point: run the command, turn every known error into one message and its documented exit code."""
+    """Entry point: run the command, turn every known error into one message and its documented exit code.
+
+    A reader that goes away (``| head -1``) ends the command as SIGPIPE would, with 141: neither fine nor a
+    finding was said.
+    """
+    if sys.stdout is None:  # started with standard output closed
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    out = sys.stdout
     try:
         result = cli.main(args=None if argv is None else list(argv), standalone_mode=False)
+        sys.stdout.flush()
     except StallproofError as exc:
         click.echo(f"stallproof: {exc}", err=True)
         sys.exit(exc.code)
@@ -85,7 +112,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.Abort:
         click.echo("stallproof: interrupted", err=True)
         sys.exit(130)
+    except SystemExit:
+        # click puts a wrapper over a broken pipe and exits with 1, which would read as a finding
+        if sys.stdout is not out:
+            _reader_gone()
+        raise
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        _reader_gone()
+    except OSError as exc:
+        if exc.errno not in _OUTPUT_FULL:
+            raise
+        _mute(sys.stdout)
+        click.echo(f"stallproof: cannot write the output: {exc.strerror}\n  remedy: make room", err=True)
+        sys.exit(Exit.BAD_INPUT)
     sys.exit(int(result) if isinstance(result, int) else Exit.OK)

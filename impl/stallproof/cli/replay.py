@@ -97,6 +97,8 @@ def command(
     Several files are the parts of one recording. Exit code 0: conforms; 1: diverges; 2: unreadable, or the
     trace ends before a suspected stall is decided; 3: another schema version.
     """
+    if last is not None and last < first:
+        raise BadInput(f"--to {last} comes before --from {first}", remedy="give --from <= --to")
     options = Options(
         layers=layers or LAYERS,
         thresholds=Thresholds(wedge_calls, livelock_calls, starve_calls, starve_served, deadline),
@@ -205,10 +207,12 @@ def render(v: Verdict, console: Console, everything: bool = False) -> None:
     if v.violations:
         _violations(v, say, everything)
     elif v.undecided:
-        say("CANNOT TELL YET: the trace ends inside what may become a stall", "bold yellow")
+        stall = "the trace ends inside what may become a stall"
+        say(f"CANNOT TELL YET: {stall if v.calls or v.events else 'nothing was recorded'}", "bold yellow")
         for text in v.undecided:
             say(f"  {text}")
-        say("  remedy: record for longer, or lower the threshold named above")
+        lower = ", or lower the threshold named above" if v.calls or v.events else ""
+        say(f"  remedy: record for longer{lower}")
     else:
         say("CONFORMS", "bold green")
         if v.unfinished:

@@ -20,7 +20,9 @@ from stallproof.harness.spawn import Job, run_jobs
               help="'stock', 'stallproof', or a dotted class name.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path),
               help="Trace file; a folder if more than one run is asked for.")  # fmt: skip
-@click.option("--steps", default=0, help="Stop after so many steps (0: as the file says).")
+@click.option(
+    "--steps", type=click.IntRange(min=0), default=0, help="Stop after so many steps (0: as the file says)."
+)
 @click.option("--check/--no-check", default=True, help="Compare with what the scenario expects.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
 def command(
@@ -38,6 +40,7 @@ def command(
     loaded = [scenario.load(f) for f in files]
     for v in versions:
         engines.check(v)
+    named(scheduler)
     many = len(files) * len(versions) > 1
     if output and many:
         output.mkdir(parents=True, exist_ok=True)
@@ -59,6 +62,15 @@ def command(
             else:
                 _say(s, v, got, want, ok, check, job.trace)
     return int(worst)
+
+
+def named(scheduler: str) -> None:
+    """Refuse what can be no scheduler before an engine is started; raises :class:`BadInput`."""
+    if scheduler not in ("stock", "stallproof") and "." not in scheduler.strip("."):
+        raise BadInput(
+            f"no scheduler is called {scheduler!r}",
+            remedy="give 'stock', 'stallproof' or a dotted class name such as package.module.Class",
+        )
 
 
 def matches(want: str, violated: dict[str, str]) -> bool:

@@ -36,9 +36,18 @@ ROWS = (
     "--scheduler", "schedulers", multiple=True, help="stock, stallproof or module.Class; repeatable."
 )
 @click.option("--vllm", "version", default="0.32.0", show_default=True, help="vLLM release.")
-@click.option("--synthetic", type=int, default=0, help="A generated workload of so many requests instead.")
 @click.option(
-    "--rate", type=float, default=2.0, show_default=True, help="Requests per second of --synthetic."
+    "--synthetic",
+    type=click.IntRange(min=0),
+    default=0,
+    help="A generated workload of so many requests instead.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Requests per second of --synthetic.",
 )
 @click.option("--from", "start", type=float, default=0.0, help="First second of the slice.")
 @click.option("--length", type=float, default=0.0, help="Seconds of the slice; 0: to the end.")
@@ -121,10 +130,15 @@ def plan_of(o: dict[str, Any], scheduler: str) -> Any:
     """The plan that these command-line options ask for."""
     import msgspec
 
+    from stallproof.cli.run import named
     from stallproof.simulate.plan import Plan, Store, Work
     from stallproof.simulate.worker import Latency
 
     Latency.parse(o["latency"])
+    named(scheduler)
+    for name, value in o.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(f"--{name.replace('_', '-')} is {value}", remedy="give a finite number")
     if bool(o["workload"]) == bool(o["synthetic"]):
         raise BadInput("give either a workload or --synthetic N", remedy="stallproof simulate --help")
     if o["workload"] and not Path(o["workload"]).exists():

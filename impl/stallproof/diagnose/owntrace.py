@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallproof.errors import BadInput
+from stallproof.errors import BadInput, Unsupported
 from stallproof.trace import schema
 
 from .engine import IDLE, PROGRESSING, STALLED, UNKNOWN, Engine, Evidence, Finding, Missing
@@ -38,7 +38,8 @@ def read(inst: Instance, src: Source) -> None:
     """Feed one trace: who lives, what is pending outside, and for how many calls nothing has come out."""
     st = _State(src.name)
     e = inst.engine(0)
-    for number, raw in enumerate(_lines(src), 1):
+    lines, broken = _lines(src), 0
+    for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
         try:
@@ -49,10 +50,17 @@ def read(inst: Instance, src: Source) -> None:
                     f"is not a trace: {exc}", path=src.name, line=number, remedy="record it again"
                 ) from None
             inst.notes.append(f"{src.name}:{number}: unreadable record, judged up to here ({exc})")
+            # a recording that ends in the middle of a line is usual, records behind a broken one are not
+            broken = number if any(x.strip() for x in lines) else 0
             break
         st.ref = Ref(src.name, number, raw[:120])
         inst.records += 1
         if isinstance(rec, schema.Header):
+            if rec.schema != schema.SCHEMA:
+                raise Unsupported(
+                    f"{src.name}:{number}: trace schema {rec.schema!r}; this build reads {schema.SCHEMA!r}",
+                    remedy="use the Stallproof release that recorded it, or a newer one",
+                )
             inst.version.state(rec.engine.version, "trace header")
             st.live.update(r.r for r in rec.state.requests)
             st.outside.update((r.r, "load") for r in rec.state.requests if r.st == "loading")
@@ -85,6 +93,12 @@ def read(inst: Instance, src: Source) -> None:
         e.missing = Missing(
             what="whether the pending loads, deferrals or waits end",
             command="record on, then stallproof diagnose TRACE",
+        )
+    elif broken:
+        e.interval(UNKNOWN, st.since, st.now, first, last, "the records behind a broken one were not read")
+        e.missing = Missing(
+            what=f"what happened after {src.name}:{broken}, which is broken",
+            command="copy the trace again, then stallproof diagnose TRACE",
         )
     else:
         e.interval(PROGRESSING if st.live else IDLE, st.since, st.now, first, last)

@@ -43,7 +43,7 @@ class Latency:
                 value = float(number)
             except ValueError:
                 value = -1.0
-            if name not in known or value < 0:
+            if name not in known or not 0 <= value < float("inf"):
                 raise BadInput(
                     f"bad latency coefficient {part!r}",
                     remedy="use name=seconds with name in " + ", ".join(sorted(known)),

@@ -197,6 +197,9 @@ def check(
         if not checker.run(batches):
             break
     verdict = checker.verdict()
+    if verdict.status == "conforms" and verdict.records <= len(verdict.files):
+        verdict.undecided.append("no record follows the header: there is nothing to check")
+        verdict.status = "undecided"
     if verdict.violations and history:
         first = verdict.violations[0]
         stdin = any(x.name == "standard input" for x in sources)
