@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -163,3 +164,15 @@ def test_parts_of_two_recordings_do_not_mix(tmp_path):
         check([a, b])
     with pytest.raises(BadInput, match="same part"):
         check([a, a])
+
+
+@pytest.mark.parametrize("claim", [{"pool": 9_999_999_999}, {"pool": 0}, {"block_size": 0}, {"depth": -1}])
+def test_an_impossible_header_is_bad_input(tmp_path, claim):
+    fixtures = Path(__file__).resolve().parents[1] / "fixtures" / "traces"
+    lines = (fixtures / "wedge-0.23.0.jsonl").read_text().splitlines(keepends=True)
+    header = json.loads(lines[0])
+    header["config"] |= claim
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(header) + "\n" + "".join(lines[1:]))
+    with pytest.raises(BadInput, match=r"t\.jsonl:1: impossible configuration"):
+        list(reader.records(path))

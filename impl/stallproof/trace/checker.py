@@ -200,6 +200,9 @@ def check(
     if verdict.status == "conforms" and verdict.records <= len(verdict.files):
         verdict.undecided.append("no record follows the header: there is nothing to check")
         verdict.status = "undecided"
+    if verdict.status == "conforms" and checker.opt.first > verdict.records:
+        verdict.undecided.append(f"nothing was checked: the trace ends before line {checker.opt.first}")
+        verdict.status = "undecided"
     if verdict.violations and history:
         first = verdict.violations[0]
         stdin = any(x.name == "standard input" for x in sources)

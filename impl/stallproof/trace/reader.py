@@ -240,6 +240,10 @@ def _decode(name: str, line: int, data: bytes) -> list[Record]:
     return good
 
 
+#: blocks of a pool at most; what a file claims is not trusted with memory
+MAX_POOL = 100_000_000
+
+
 class _Order:
     """Per file: one header first, consecutive record numbers, a clock that never goes back."""
 
@@ -255,6 +259,14 @@ class _Order:
                     self._bad(
                         data, line, i, "a second recording begins in this file",
                         "two engines wrote to one file; record each to a file of its own",
+                    )  # fmt: skip
+                c = rec.config
+                if not (1 <= c.pool <= MAX_POOL and c.block_size >= 1 and c.depth >= 1):
+                    self._bad(
+                        data, line, i,
+                        f"impossible configuration: pool {c.pool}, block_size {c.block_size}, "
+                        f"depth {c.depth}",
+                        f"pool is 1 to {MAX_POOL:,} blocks, block_size and depth are at least 1",
                     )  # fmt: skip
                 self.run = rec.run
                 n, numbered = 0, None
