@@ -19,6 +19,9 @@ _HEAD = re.compile(
     rb"(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+)?(?:(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T])?"
     rb"(\d\d):(\d\d):(\d\d)(?:[.,]\d+)?\s*(?:\S{1,40} )?\[?$"
 )
+#: the usual stamp, fifteen bytes in front of the file tag; anything else goes through ``_HEAD``
+_USUAL = re.compile(rb" (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) \[")
+_LEVELS = {n.encode(): n for n in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 _STAMP = re.compile(
     rb"(?:(\d\d)[-/](\d\d)[ T])?(\d\d):(\d\d):(\d\d)(?:[.,]\d+)?\s*(?:\S{1,40} )?\[?[\w/.\-]{1,80}\.py:\d"
 )
@@ -111,6 +114,16 @@ class Prefix:
         line = Line(raw[m.end() :])
         line.file = m[1][m[1].rfind(b"/") + 1 :]
         line.lineno = int(m[2][:9])
+        if start >= 20 and (u := _USUAL.match(raw, start - 16)) is not None:
+            word = raw[max(0, start - 25) : start - 16]
+            level = _LEVELS.get(word[word.rfind(b" ") + 1 :])
+            if level is not None:
+                line.level = level
+                line.t = self.clock(seconds(int(u[1]), int(u[2]), int(u[3]), int(u[4]), int(u[5])))
+                if start > 60:
+                    self._wrapper(raw[: min(40, start - 20)], line)
+                self._process(raw[:start], line)
+                return line
         head = raw[max(0, start - 48) : start + 1]
         h = _HEAD.search(head.rstrip(b"[ ") + b" ")
         if h is not None:
