@@ -25,7 +25,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 env: $(STAMP) ## the development environment in .venv
 
 .PHONY: check-model
-check-model: $(STAMP) ## TLA+, graph equality, gaps, mutants and Z3 proofs, in one table (about 3 minutes)
+check-model: $(STAMP) ## TLA+, graph equality, gaps and Z3 proofs, in one table (ARGS=--mutants: the mutants of the model, too)
 	@$(BIN)/stallproof check $(ARGS)
 
 .PHONY: check-model-nightly
