@@ -87,10 +87,18 @@ def test_errors_name_file_line_and_remedy() -> None:
     assert Unsupported("vLLM 0.1").code == Exit.UNSUPPORTED
 
 
+#: Larger than the limit today, each mirroring one table or one specification file; none may grow.
+LARGE = {
+    "impl/stallproof/trace/schema.py": 610,
+    "model/stallproof_model/sched.py": 608,
+    "proofs/stallproof_proofs/systems/order_steps.py": 630,
+}
+
+
 def test_module_sizes() -> None:
-    """Small modules with one job: 500 lines are the aim. The limit leaves room for what mirrors one table or
-    one specification file and would be harder to read in two (the trace schema, the twin of `Sched.tla`)."""
+    """Small modules with one job; the limit is the project's own."""
     for base in ("impl", "model", "proofs"):
         for path in (ROOT / base).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
             lines = len(path.read_text().splitlines())
-            assert lines <= 650, f"{path.relative_to(ROOT)} has {lines} lines"
+            assert lines <= LARGE.get(name, 600), f"{name} has {lines} lines"
