@@ -22,7 +22,7 @@ PROPERTIES = (
 )  # fmt: skip
 
 
-class Engine(Struct, forbid_unknown_fields=True, kw_only=True):
+class Engine(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The engine in miniature. Counts of tokens, blocks, steps."""
 
     blocks: Positive  #: usable blocks, the null block excluded
@@ -47,7 +47,7 @@ class Engine(Struct, forbid_unknown_fields=True, kw_only=True):
     zeroing: bool = False  #: new blocks are zeroed by the step that gets them
 
 
-class Load(Struct, forbid_unknown_fields=True, kw_only=True):
+class Load(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What the connector does for a request: answers, then a load and how it ends."""
 
     defer: Count = 0  #: answers "not yet" so many times first
@@ -59,14 +59,14 @@ class Load(Struct, forbid_unknown_fields=True, kw_only=True):
     again: bool = False  #: available again after a preemption
 
 
-class Send(Struct, forbid_unknown_fields=True, kw_only=True):
+class Send(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The connector keeps the blocks of a finished request until it reports them sent."""
 
     delay: Count = 2
     outcome: Literal["ok", "lost", "duplicate", "with_recv"] = "ok"
 
 
-class Turn(Struct, forbid_unknown_fields=True, kw_only=True):
+class Turn(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A further chunk of a streaming session, given when the one before has ended, or at step ``at``."""
 
     prompt: Positive
@@ -74,7 +74,7 @@ class Turn(Struct, forbid_unknown_fields=True, kw_only=True):
     at: int = -1
 
 
-class Request(Struct, forbid_unknown_fields=True, kw_only=True):
+class Request(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One request, or ``count`` of them (``id0``, ``id1``, ...), ``every`` steps apart."""
 
     id: str
@@ -99,7 +99,7 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
     may_fail: bool = False  #: finishing with an error is right (infeasible, failed load)
 
 
-class Stream(Struct, forbid_unknown_fields=True, kw_only=True):
+class Stream(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Newcomers without end: ``keep`` of them are always waiting."""
 
     id: str
@@ -112,14 +112,14 @@ class Stream(Struct, forbid_unknown_fields=True, kw_only=True):
     load: Load | None = None
 
 
-class At(Struct, forbid_unknown_fields=True, kw_only=True):
+class At(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Something that happens to the engine before step ``step``."""
 
     step: Count
     do: Literal["pause_new", "pause_all", "resume", "reset_cache", "reset_running"]
 
 
-class Report(Struct, forbid_unknown_fields=True, kw_only=True):
+class Report(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A raw completion report, whatever the state of the request."""
 
     step: Count
@@ -127,7 +127,7 @@ class Report(Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
 
 
-class Expect(Struct, forbid_unknown_fields=True, kw_only=True):
+class Expect(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What must happen.
 
     ``stock``: release or range (``"0.24.0..0.29.0"``) -> ``ok`` or the property that is violated; releases
@@ -140,7 +140,7 @@ class Expect(Struct, forbid_unknown_fields=True, kw_only=True):
     death: str = "EngineDies"
 
 
-class Scenario(Struct, forbid_unknown_fields=True, kw_only=True):
+class Scenario(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     id: str
     title: str
     story: str = ""
