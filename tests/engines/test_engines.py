@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
+import importlib
 import io
+import re
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -217,3 +221,34 @@ def test_an_installed_release_reports_its_own_version(version: str) -> None:
     )
     seen = engines.get(version).run(["-c", code], capture_output=True, text=True)
     assert seen.stdout.split()[-2:] == [version, "True"], seen.stderr[-2000:]
+
+
+def test_the_shim_registers_the_plug_ins_of_an_installed_wheel(own_cache: Path) -> None:
+    """What pyproject.toml registers works inside our engines, too; an older shim is renewed."""
+    folder = install.shim()
+    entry = next(folder.glob("*.dist-info")) / "entry_points.txt"
+    entry.write_text("[vllm.general_plugins]\n")
+    install.shim()
+    there = configparser.ConfigParser()
+    there.read(entry)
+    ours = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    wanted = ours["project"]["entry-points"]["vllm.general_plugins"]
+    have = set(there["vllm.general_plugins"].values())
+    assert set(wanted.values()) <= have
+    for target in have:
+        module, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_list_counts_the_environment_of_the_full_release(own_cache: Path) -> None:
+    base = install.base_folder()
+    (base / "bin").mkdir(parents=True)
+    (base / "bin" / "python").touch()
+    cache.seal(base, Manifest(BASE, "full", install.base_digest(), "", bytes=2_500_000_000))
+    for version, kind in ((BASE, "full"), ("0.28.0", "overlay")):
+        top = install.overlay_folder(version)
+        top.mkdir(parents=True)
+        cache.seal(top, Manifest(version, kind, install.overlay_digest(version), "", bytes=43_000_000))
+    said = CliRunner().invoke(command, ["list"], standalone_mode=False).output
+    assert re.search(rf"^{BASE} +full +2543 MB$", said, re.M), said
+    assert re.search(r"^0\.28\.0 +overlay +43 MB$", said, re.M), said

@@ -143,20 +143,13 @@ def test_plugin_touches_nothing_unless_asked(engine, value: str, hooked: str) ->
     [("no_fence.NoFence", True), ("stallproof.vllm.AsyncScheduler", False)],
 )
 def test_as_a_plugin_over_the_usual_processes(engine, tmp_path: Path, scheduler: str, caught: bool) -> None:
-    info = tmp_path / "stallproof_sanitizer_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stallproof-sanitizer-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(
-        "[vllm.general_plugins]\nstallproof_sanitizer = stallproof.kernels.engine:plugin\n"
-    )
-    paths = engine.env()["PYTHONPATH"].split(os.pathsep)
     log = tmp_path / "log"
     with log.open("w") as out:  # not a pipe: the engine's processes would keep it open
         engine.run(
             [str(DRIVER.with_name("engine_processes.py")), scheduler],
             extra_env={
                 "STALLPROOF_SANITIZE": "check",
-                "PYTHONPATH": os.pathsep.join([*paths, str(tmp_path), str(DRIVER.parent)]),
+                "PYTHONPATH": os.pathsep.join([engine.env()["PYTHONPATH"], str(DRIVER.parent)]),
             },
             stdout=out, stderr=out, timeout=300,
         )  # fmt: skip

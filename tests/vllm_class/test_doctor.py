@@ -72,6 +72,14 @@ def test_a_release_that_has_everything(tmp_path: Path, make) -> None:
     assert "everything the guard needs is there" in done.output
 
 
+def test_a_folder_is_called_a_folder_and_its_file_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"a folder, not a file\n +remedy: give a \.whl or \.tar\.gz"):
+        inspect_archive(tmp_path)
+    wheel(tmp_path / "vllm-0.23.0.whl", scheduler())
+    with pytest.raises(BadInput, match=r"for example vllm-0\.23\.0\.whl"):
+        inspect_archive(tmp_path)
+
+
 def test_a_release_that_lacks_a_method_is_a_finding(tmp_path: Path) -> None:
     path = wheel(tmp_path / "x.whl", scheduler(drop="_preempt_request"))
     done = CliRunner().invoke(command, ["--wheel", str(path), "--json"], standalone_mode=False)

@@ -47,9 +47,12 @@ def up(versions: tuple[str, ...], every: bool) -> None:
 def list_() -> None:
     """Supported releases and which of them are installed."""
     have = {m.version: m for m in engines.installed()}
+    base = cache.read(install.base_folder())
     for v in engines.SDISTS:
         m = have.get(v)
-        click.echo(f"{v:8} {'-' if m is None else f'{m.kind:8} {m.bytes / 1e6:6.0f} MB'}")
+        # the full release lies in the environment that the others share
+        size = (m.bytes if m else 0) + (base.bytes if base and m and m.kind == "full" else 0)
+        click.echo(f"{v:8} {'-' if m is None else f'{m.kind:8} {size / 1e6:6.0f} MB'}")
 
 
 @command.command()

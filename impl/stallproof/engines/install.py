@@ -273,6 +273,23 @@ def _extract(archive: Path, version: str, folder: Path) -> None:
     )
 
 
+#: the plug-ins of an installed wheel, and asynchronous scheduling on CPU; each does nothing unless asked
+_PLUGINS = """[vllm.general_plugins]
+stallproof = stallproof.vllm.plugin:register
+stallproof_cpu_async = stallproof.harness.cpu_async:register
+stallproof_sanitizer = stallproof.kernels.engine:plugin
+"""
+
+
+def _keep(path: Path, text: str) -> None:
+    """``path`` holds ``text``; engines that start meanwhile see the old text or the new one."""
+    if path.exists() and path.read_text() == text:
+        return
+    part = path.with_name(f".{path.name}-{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
+
+
 def shim() -> Path:
     """A folder that makes the running ``stallproof`` (and nothing else of its environment) importable."""
     import stallproof
@@ -280,18 +297,13 @@ def shim() -> Path:
     package = Path(stallproof.__file__).resolve().parent
     folder = cache.engines() / f"shim-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
     link, info = folder / "stallproof", folder / "stallproof_engine_plugin-0.1.dist-info"
-    if not link.exists() or not (info / "entry_points.txt").exists():
-        info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: stallproof-engine-plugin\nVersion: 0.1\n"
-        )
-        if not link.exists():
-            spare = folder / f".link-{os.getpid()}"
-            spare.symlink_to(package)
-            spare.replace(link)
-        (info / "entry_points.txt").write_text(
-            "[vllm.general_plugins]\nstallproof_cpu_async = stallproof.harness.cpu_async:register\n"
-        )
+    info.mkdir(parents=True, exist_ok=True)
+    _keep(info / "METADATA", "Metadata-Version: 2.1\nName: stallproof-engine-plugin\nVersion: 0.1\n")
+    _keep(info / "entry_points.txt", _PLUGINS)
+    if not link.exists():
+        spare = folder / f".link-{os.getpid()}"
+        spare.symlink_to(package)
+        spare.replace(link)
     return folder
 
 

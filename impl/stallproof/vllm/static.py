@@ -99,6 +99,10 @@ def inspect_archive(path: Path) -> Found:
     Raises:
         BadInput: unreadable, or not such a distribution.
     """
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if p.suffix == ".whl" or p.name.endswith(".tar.gz"))
+        what = f"give one of its files, for example {inside[0]}" if inside else "give a .whl or .tar.gz file"
+        raise BadInput("a folder, not a file", path=path, remedy=what)
     if not path.is_file():
         raise BadInput("no such file", path=path, remedy="give a .whl or .tar.gz file of vLLM or vllm-ascend")
     files: dict[str, str] = {}
