@@ -52,12 +52,12 @@ NoZeroPre == [][LET OK(X) == ~ZeroPre(X) IN Call(OK)]_vars
 
 (* ACT  a lateral eviction happens only if its target runs in the same call; a session that *)
 (*      idles may also make room for a load that starts in the same call                   *)
-EvictCoupled == [][LET OK(X) == \A e \in X.ev : \/ e[2] \in X.all
-                                                \/ s.st[e[1]] = "idle" /\ e[2] \in X.ld
-                   IN Call(OK)]_vars
+Coupled(X) == \A e \in X.ev : e[2] \in X.all \/ (s.st[e[1]] = "idle" /\ e[2] \in X.ld)
+EvictCoupled == [][Call(Coupled)]_vars
 
 (* ACT  nobody behind a refused request enters with its first block in that call *)
-NoInversion == [][LET OK(X) == \A q \in X.giv, r \in X.ref : ~Before(X.S, r, q) IN Call(OK)]_vars
+InOrder(X) == \A q \in X.giv, r \in X.ref : ~Before(X.S, r, q)
+NoInversion == [][Call(InOrder)]_vars
 
 (* LIVE  closed system: every request finishes *)
 Termination == <>AllDone

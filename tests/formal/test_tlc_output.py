@@ -60,3 +60,20 @@ def test_no_verdict_is_broken_and_says_why(text):
     r = tlc.read(text)
     assert r.result == tlc.BROKEN
     assert r.error
+
+
+def test_a_large_run_at_its_time_limit_is_unfinished_with_its_counts(tmp_path, monkeypatch):
+    """The counts are those that the run itself reported last; without any there is no verdict."""
+    java = tmp_path / "java"
+    java.write_text(
+        "#!/bin/sh\n"
+        "echo '@!@!@STARTMSG 2200:0 @!@!@'\n"
+        "echo 'Progress(4) at 2026: 1,300 states generated (1 s/min), 1,000 distinct states found.'\n"
+        "echo '@!@!@ENDMSG 2200 @!@!@'\n"
+        "exec sleep 60\n"
+    )
+    java.chmod(0o755)
+    monkeypatch.setattr(tlc.tools, "java", lambda: java)
+    r = tlc.run("Properties", {}, timeout=2, keep=tmp_path / "kept")
+    assert (r.result, r.distinct, r.collision) == (tlc.UNFINISHED, 1000, "1.6E-14")
+    assert tlc.run("Properties", {}, timeout=2).result == tlc.BROKEN

@@ -29,6 +29,8 @@ INVARIANTS = (
 )
 STEPS = ("NoZeroPre", "EvictCoupled", "NoInversion")
 LIVE = ("Termination", "NoStarvation")
+#: For a large run: ``Calls`` of ``Calls.tla`` stands for NoWedge, BoundedWait and the step statements.
+LARGE = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "Calls")
 
 KINDS = ("ok", "gap", "equal")
 _KEYS = {

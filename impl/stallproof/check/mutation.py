@@ -1,6 +1,8 @@
 """Kill the model's mutants with the graph-equality configurations: ``python -m stallproof.check.mutation``.
 
-A process of its own, because a mutant may never end and only a main thread can be interrupted.
+A process of its own, because a mutant may never end and only a main thread can be interrupted. Every mutant
+is tried in every run. ``killers.json`` of the model says which configuration to try first, which makes a run
+short and decides nothing; ``--record`` forgets it, searches anew and writes it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from stallproof.check.config import load
 from stallproof_model import explore, mutants
 
 
-def run() -> dict[str, Any]:
+def run(record: bool = False) -> dict[str, Any]:
     """Kill rate over all mutants: which survive, which configuration killed how many.
 
     ``control``: the unmodified functions, taken through the same machinery, differ nowhere.
@@ -23,7 +25,10 @@ def run() -> dict[str, Any]:
     every = mutants.mutants()
     known = mutants.equivalents()
     control = [name for name, g in graphs.items() if mutants.differs(mutants.unmodified(), g, seconds=60)]
-    outcomes = mutants.kill([m for m in every if m.name not in known], graphs)
+    first = {} if record else mutants.killers()
+    outcomes = mutants.kill([m for m in every if m.name not in known], graphs, first)
+    if record:
+        mutants.record(outcomes)
     names = {m.name for m in every}
     return {
         "mutants": len(every),
@@ -37,4 +42,4 @@ def run() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump(run(), sys.stdout, indent=1)
+    json.dump(run(record="--record" in sys.argv[1:]), sys.stdout, indent=1)

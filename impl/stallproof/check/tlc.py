@@ -22,8 +22,15 @@ from stallproof.errors import Unsupported
 
 OK = "ok"
 BROKEN = "broken"  #: the tool did not give a verdict
-CHECKPOINT_MINUTES = 10
+UNFINISHED = "unfinished"  #: a large run ended at its time limit; no violation so far, a later run goes on
+CHECKPOINT_MINUTES = 9  #: four of them fit into a shard of 40 minutes
 LIVENESS = "liveness"  #: TLC does not name the violated temporal property
+
+_BIG_JVM = [
+    "-XX:+UseParallelGC",
+    "-XX:MaxDirectMemorySize=1500m",
+    "-Dtlc2.tool.fp.FPSet.impl=tlc2.tool.fp.OffHeapDiskFPSet",
+]
 
 _MSG = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!@!@", re.S)
 _VAR = re.compile(r"^(?:/\\ )?(\w+) = ", re.M)
@@ -146,8 +153,9 @@ def run(
     """Check one model with TLC.
 
     ``constants`` are given by definition override; ``dump`` receives the state graph in dot form;
-    ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state: a checkpoint is written
-    there every ten minutes, and a run that finds one goes on from it.
+    ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state and output: a checkpoint is
+    written there every nine minutes, and a run that finds one goes on from it. Such a run that reaches
+    ``timeout`` is UNFINISHED, with the counts that it last reported.
 
     Raises ``Unsupported`` if Java or the jar is missing.
     """
@@ -168,7 +176,7 @@ def run(
         if properties:
             cfg.append("PROPERTIES " + " ".join(properties))
         (d / "MC.cfg").write_text("\n".join(cfg) + "\n")
-        jvm = ["-XX:+UseParallelGC"] if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        jvm = _BIG_JVM if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
         cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0", "-workers", str(workers)]
         if keep is not None:
@@ -181,17 +189,27 @@ def run(
         if dump is not None:
             cmd += ["-dump", "dot,actionlabels", str(dump)]
         started = time.monotonic()
+        log = keep / f"tlc-{len(list(keep.glob('tlc-*.log'))) + 1}.log" if keep else d / "tlc.log"
         try:
-            p = subprocess.run(
-                [*cmd, "MC.tla"], cwd=d, capture_output=True, text=True, timeout=timeout, check=False
-            )
-            text, late = p.stdout + p.stderr, False
-        except subprocess.TimeoutExpired as exc:
-            text, late = (exc.stdout or b"").decode(errors="replace"), True
+            with log.open("w") as out:
+                subprocess.run(
+                    [*cmd, "MC.tla"],
+                    cwd=d,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    timeout=timeout,
+                    check=False,
+                )
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
         except OSError as exc:
             raise Unsupported(f"cannot run {java}: {exc}", remedy=tools.REMEDY.format("JAVA")) from exc
-        r = read(text)
+        r = read(log.read_text(errors="replace"))
         r.seconds = time.monotonic() - started
-        if late:
+        if late and keep and r.distinct and r.generated and r.result == BROKEN:
+            r.result, r.error = UNFINISHED, None
+            r.collision = f"{r.distinct * max(r.generated - r.distinct, 0) / 2**64:.1E}"
+        elif late:
             r.result, r.error = BROKEN, f"no verdict after {timeout:.0f} s"
         return r

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from stallproof.check import config, jobs, tools
+from stallproof.check import config, jobs, tlc, tools
 from stallproof.check.jobs import Job, Row
 from stallproof.errors import BadInput, Exit
 
@@ -57,11 +57,14 @@ def _proof_rows(timeout: float) -> list[Row]:
         r = Result(**doc)
         rows.append(Row(r.name, r.kind, r.expected, r.status, seconds=r.seconds, good=r.ok, note=r.detail))
     bad = [r for r in rows if not r.good]
-    proved = sum(r.kind == "obligation" for r in rows)
+    # Frames are to be proved, too, but nothing could break them: they are no evidence and counted apart.
+    frames = sum(r.kind == "frame" for r in rows)
+    proved = sum(r.expected == "proved" for r in rows) - frames
+    refuted = sum(r.expected == "refuted" for r in rows)
     total = Row(
         "proofs (Z3, unbounded)",
         "proof",
-        f"{proved} proved, {len(rows) - proved} refuted",
+        f"{proved} proved (and {frames} frames), {refuted} refuted",
         "as expected" if not bad else f"{len(bad)} wrong",
         seconds=time.monotonic() - started,
         good=not bad,
@@ -148,7 +151,9 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--shard", help="I/N: only every N-th configuration, from the I-th.")
 @click.option("--list", "list_only", is_flag=True, help="List the configurations and stop.")
 @click.option("--record", is_flag=True, help="Write the figures to spec/recorded.json.")
-@click.option("--mutants", is_flag=True, help="Also kill the model's mutants (a minute or two).")
+@click.option(
+    "--mutants/--no-mutants", default=None, help="Kill the model's mutants (default: unless NAMES are given)."
+)
 @click.option("--no-proofs", is_flag=True, help="Leave the Z3 proofs out.")
 def command(
     names: tuple[str, ...],
@@ -161,7 +166,7 @@ def command(
     shard: str | None,
     list_only: bool,
     record: bool,
-    mutants: bool,
+    mutants: bool | None,
     no_proofs: bool,
 ) -> int:
     """Model-check every configuration, or only NAMES.
@@ -182,7 +187,7 @@ def command(
     todo = jobs.jobs(chosen, timeout, Path(keep) if keep else None)
     if not names and not no_proofs:
         todo.append(Job("proofs", "proof", "proved", lambda: _proof_rows(timeout), cost=10**9))
-    if mutants:
+    if mutants if mutants is not None else not names and tier == "pr" and shard is None:
         job = Job("mutants", "mutants", "all killed", lambda: _mutation_rows(max(timeout, 900)), cost=10**8)
         todo.append(job)
     started = time.monotonic()
@@ -190,12 +195,15 @@ def command(
     order = {c.name: i for i, c in enumerate(chosen)}
     rows.sort(key=lambda r: order.get(r.name, len(order)))
     good = all(r.good for r in rows) and bool(rows)
+    unsure = all(r.good or r.result == tlc.UNFINISHED for r in rows) and bool(rows)
     seconds = time.monotonic() - started
     if record:
         figures: dict[str, dict[str, Any]] = {}
         for r in rows:
-            if r.good and r.kind in ("ok", "equal"):
-                figures[r.name] = {"states": r.distinct, "depth": r.depth}
+            if r.result == tlc.UNFINISHED:
+                figures[r.name] = {"states": r.distinct, "unfinished": True, **r.extra}
+            elif r.good and r.kind in ("ok", "equal"):
+                figures[r.name] = {"states": r.distinct, "depth": r.depth, **r.extra}
             elif r.good and r.kind == "gap":
                 figures[r.name] = r.extra.get("lasso") or {"trace": r.trace}
         config.record(figures)
@@ -207,9 +215,9 @@ def command(
         states = sum(r.distinct or 0 for r in rows)
         click.echo(
             f"{len(rows) - bad} of {len(rows)} as expected, {states:,} states, {seconds:.0f} s"
-            + ("" if good else f"; {bad} NOT as expected")
+            + ("" if good else f"; {bad} unfinished" if unsure else f"; {bad} NOT as expected")
         )
-    return Exit.OK if good else Exit.FINDING
+    return Exit.OK if good else Exit.BAD_INPUT if unsure else Exit.FINDING
 
 
 def _run(todo: list[Job], workers: int, quiet: bool) -> list[Row]:
