@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import signal
 import tomllib
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,20 @@ def equivalents() -> dict[str, str]:
     return tomllib.loads(path.read_text()) if path.is_file() else {}
 
 
+def killers() -> dict[str, str]:
+    """The configuration that killed each mutant when it was last searched for: where to look first."""
+    path = Path(__file__).parent / "killers.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def record(outcomes: Sequence[Outcome]) -> Path:
+    """Write the killers of ``outcomes`` for :func:`killers`; returns the path."""
+    path = Path(__file__).parent / "killers.json"
+    found = {o.mutant.name: o.by for o in outcomes if o.by}
+    path.write_text(json.dumps(dict(sorted(found.items())), indent=0) + "\n")
+    return path
+
+
 @dataclass(frozen=True)
 class Outcome:
     """``by`` names the configuration that killed the mutant; empty: it survived."""
@@ -251,22 +266,22 @@ class Outcome:
 
 def kill(
     todo: Sequence[Mutant],
-    graphs: dict[str, explore.Graph],
+    graphs: Mapping[str, explore.Graph],
+    first: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Try every mutant on the graphs until one differs; the last killer is tried first."""
+    """Try every mutant on the graphs until one differs.
+
+    ``first`` (mutant name to graph name) only says which graph to try first: a mutant that differs nowhere
+    survives, whatever it says. The others are tried from the smallest on.
+    """
     out = []
-    order = list(graphs)
+    order = sorted(graphs, key=lambda name: len(graphs[name].nodes))
     for i, m in enumerate(todo, 1):
-        by = ""
         model = m.build()
-        for name in list(order):
-            if differs(model, graphs[name]):
-                by = name
-                order.remove(name)
-                order.insert(0, name)
-                break
-        out.append(Outcome(m, by))
+        hint = (first or {}).get(m.name, "")
+        names = [hint] * (hint in graphs) + [name for name in order if name != hint]
+        out.append(Outcome(m, next((name for name in names if differs(model, graphs[name])), "")))
         if progress:
             progress(i, len(todo))
     return out
