@@ -3,7 +3,8 @@
 Used by ``hunt`` and ``simulate``. The function must be importable (module level, or a
 :func:`functools.partial` of such a one), cases and results plain data. It is called as
 ``function(case, tick)``; ``tick(*values)`` reports progress from wherever it runs and comes back as
-``on_tick(index, *values)`` in this process, possibly late or (the last ones) not at all. Example, for a verb with ``--jobs N --ray ADDRESS``::
+``on_tick(index, *values)`` in this process, possibly late or (the last ones) not at all. Example, for a
+verb with ``--jobs N --ray ADDRESS``::
 
     def simulate_one(case: dict, tick: Tick) -> dict: ...
 
