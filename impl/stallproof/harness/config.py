@@ -120,8 +120,12 @@ def vllm_config(e: Engine, transfer: dict[str, Any] | None = None) -> Any:
     return config
 
 
-def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None) -> Any:
-    """A live scheduler of ``cls`` over a pool of ``e.blocks`` usable blocks."""
+def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None, config: Any = None) -> Any:
+    """A live scheduler of ``cls`` over a pool of ``e.blocks`` usable blocks.
+
+    ``config``: what :func:`vllm_config` made for the same engine before; making it takes longer than a short
+    run does.
+    """
     import torch
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
@@ -131,7 +135,7 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None)
     )
     from vllm.v1.structured_output import StructuredOutputManager
 
-    config = vllm_config(e, transfer)
+    config = config or vllm_config(e, transfer)
     try:
         from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 

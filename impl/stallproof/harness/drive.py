@@ -57,19 +57,31 @@ class Clock:
 class Run:
     """One scenario on one live scheduler; :meth:`go` does it all."""
 
-    def __init__(self, scenario: Scenario, cls: type, version: str, name: str, trace: str):
+    def __init__(
+        self, scenario: Scenario, cls: type, version: str, name: str, trace: str | None, *, every: int = 1,
+        config: Any = None,
+    ):  # fmt: skip
+        """``trace``: file to record to; ``None``: the second judge reads along, without a file.
+
+        ``every``: the recorded block tables are compared with the engine's own every so many calls.
+        ``config``: see :func:`~stallproof.harness.config.make_scheduler`.
+        """
         from stallproof.harness.config import make_scheduler
+        from stallproof.harness.live import Second, attach_live
         from stallproof.vllm.recording import attach_file, recorded
 
         self.sc = scenario
         self.step = 0
         self.clock = Clock()
         self.result = Result(scenario.id, version, name)
-        self.sched = make_scheduler(recorded(cls), scenario.engine)
+        self.sched = make_scheduler(recorded(cls), scenario.engine, config=config)
         self.watch = Monitors(depth=scenario.engine.depth)
-        rec = attach_file(
-            self.sched, trace, source="harness", every=1, clock=self.clock, run=_run_id(scenario, version)
-        )
+        run_id = _run_id(scenario, version)
+        self.second: Second | None = None
+        if trace is None:
+            rec, self.second = attach_live(self.sched, every=every, clock=self.clock, run=run_id)
+        else:
+            rec = attach_file(self.sched, trace, source="harness", every=every, clock=self.clock, run=run_id)
         rec.put = _both(rec.put, self.watch)
         #: one step of the harness is one second for deadlines
         self.sched._sp_now = lambda: float(self.step)
@@ -99,6 +111,7 @@ class Run:
         self.turns: dict[str, int] = {}
         self.objects: dict[str, Any] = {}
         self.requests_made = 0
+        self.death: Exception | None = None
 
     # ------------------------------------------------------------ the loop
 
@@ -106,6 +119,7 @@ class Run:
         try:
             self._loop()
         except Exception as exc:  # the engine's loop would end here
+            self.death = exc
             self.result.died = f"{type(exc).__name__}: {exc}"[:300]
             prop = self.sc.expect.death
             self.watch.found(prop, f"the engine's loop dies: {self.result.died or type(exc).__name__}")
@@ -116,6 +130,8 @@ class Run:
         tail = 0
         for step in range(self.sc.steps):
             self.step = step
+            if self._settled():
+                break
             self._happenings()
             if self._has_requests():
                 self._dispatch()
@@ -134,6 +150,10 @@ class Run:
                     break
         while self.flight and not self.result.died:
             self._process()
+
+    def _settled(self) -> bool:
+        """Whether the rest of the run can be left out; asked before each step."""
+        return False
 
     def _unpolled(self) -> None:
         """The engine sleeps although a report is due: nobody will ever ask for it."""
@@ -274,6 +294,7 @@ class Run:
             or self._pending()
             or not self._unfinished()
             or self._paused()
+            or any(self._waits_outside(r) for r in self._unfinished())
             or any(q.status.name.startswith("WAITING_FOR_S") for q in self.sched.requests.values())
         )
         self.quiet = 0 if busy else self.quiet + 1
@@ -466,31 +487,22 @@ def _run_id(scenario: Scenario, version: str) -> str:
 
 
 def run(scenario: Scenario, version: str, scheduler: str, trace: str | None = None) -> Result:
-    """Run ``scenario`` on this process's engine, recording to ``trace`` (a temporary file if not given).
+    """Run ``scenario`` on this process's engine, recording to ``trace`` if given.
 
-    Two judges: :class:`Monitors` while it runs, and the trace checker on the recording.
+    Two judges: :class:`Monitors` while it runs, and the trace checker on what is recorded.
     """
-    import tempfile
-    from pathlib import Path
-
     from stallproof.harness.config import scheduler_class
     from stallproof.vllm.recording import close_recording
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = trace or str(Path(folder) / "trace.jsonl")
-        job = Run(
-            scenario,
-            scheduler_class(scheduler, scenario.engine.depth, scenario.engine.base),
-            version,
-            scheduler,
-            path,
-        )
-        try:
-            result = job.go()
-        finally:
-            close_recording(job.sched)
-        for prop, text in second_judge(path).items():
-            result.violated.setdefault(prop, text)
+    cls = scheduler_class(scheduler, scenario.engine.depth, scenario.engine.base)
+    job = Run(scenario, cls, version, scheduler, trace)
+    try:
+        result = job.go()
+    finally:
+        close_recording(job.sched)
+    found = job.second.found() if job.second else second_judge(trace or "")
+    for prop, text in found.items():
+        result.violated.setdefault(prop, text)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 from stallproof.scenario import Load, Request, Stream
@@ -12,6 +13,11 @@ _hashing = False  # the engine's block hashing has its seed
 
 def tokens(seed: str, n: int) -> list[int]:
     """``n`` token ids that depend on ``seed`` only; never the end-of-sequence token."""
+    return list(_tokens(seed, n))
+
+
+@lru_cache(maxsize=4096)
+def _tokens(seed: str, n: int) -> list[int]:
     out: list[int] = []
     block = 0
     while len(out) < n:

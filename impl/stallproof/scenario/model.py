@@ -187,11 +187,13 @@ def load(path: Path | str) -> Scenario:
     except msgspec.ValidationError as exc:
         raise BadInput(str(exc), path=path, remedy="the fields are listed in docs/scenarios.md") from exc
     s.path = str(path)
-    _check(s, path)
+    check(s, path)
     return s
 
 
-def _check(s: Scenario, path: Path) -> None:
+def check(s: Scenario, path: Path | str) -> None:
+    """What the types do not say; raises :class:`BadInput` naming ``path`` and the field."""
+
     def bad(field: str, what: str) -> BadInput:
         return BadInput(f"{field}: {what}", path=path)
 

@@ -1,0 +1,198 @@
+"""The loop of a hunt: cases, the corpus by coverage, findings by property and cause, shrinking.
+
+Everything is a function of the seed, the number of the case and the corpus at that moment; no clock decides
+anything but when to stop. Knows no engine: ``bench`` runs a scenario and says what it showed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+
+from stallproof.hunt import space
+from stallproof.hunt.shrink import shrink
+from stallproof.scenario import Scenario
+
+#: properties that a longer run could mend: confirmed with a longer run before they count
+SLOW = frozenset(("Termination", "NoStarvation", "BoundedWait"))
+#: share of cases made by changing a scenario of the corpus, once there are some
+_CHANGED = 0.6
+_CORPUS = 600
+
+
+class Bench(Protocol):
+    runs: int
+
+    def run(self, s: Scenario) -> Any: ...
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What one process of a hunt is asked to do."""
+
+    scheduler: str
+    seed: int = 0
+    job: int = 0
+    first: int = 0  #: number of the first case
+    cases: int = 0  #: stop after so many; 0: no limit
+    seconds: float = 0.0  #: stop after so long; 0: no limit
+    changes: bool = True  #: change scenarios of the corpus; without, a case depends on seed and number only
+    shrink_runs: int = 400
+    corpus: list[Scenario] = []
+    coverage: list[int] = []
+    known: list[tuple[str, str]] = []  #: property and signature of what was seen before
+    elapsed: float = 0.0  #: seconds of the hunt so far
+
+
+class Hunter:
+    """``tell(kind, data)`` gets ``corpus``, ``finding``, ``again`` and ``state`` as they happen."""
+
+    def __init__(self, bench: Bench, job: Job, tell: Callable[[str, dict[str, Any]], None]) -> None:
+        self.bench, self.job, self.tell = bench, job, tell
+        self.corpus = list(job.corpus)
+        self.coverage = set(job.coverage)
+        self.raw: set[tuple[str, str]] = {(p, c) for p, c in job.known}
+        self.known: set[tuple[str, str]] = set(self.raw)
+        self.case = job.first
+        self.started = time.monotonic()
+        self.dropped = self.invalid = 0
+
+    def seconds(self) -> float:
+        return self.job.elapsed + time.monotonic() - self.started
+
+    def go(self) -> None:
+        job, told = self.job, 0.0
+        while not (job.cases and self.case >= job.first + job.cases):
+            if job.seconds and time.monotonic() - self.started >= job.seconds:
+                break
+            self.one(self.case)
+            self.case += 1
+            if time.monotonic() - told > 1.0:
+                told = time.monotonic()
+                self._state()
+        self._state()
+
+    def _state(self) -> None:
+        self.tell("state", {
+            "case": self.case, "seconds": round(self.seconds(), 3), "corpus": len(self.corpus),
+            "coverage": len(self.coverage), "runs": self.bench.runs, "dropped": self.dropped,
+            "invalid": self.invalid,
+        })  # fmt: skip
+
+    def make(self, number: int) -> Scenario:
+        """The scenario of case ``number``."""
+        rng = Random(f"{self.job.seed}/{self.job.job}/{number}")
+        cid = f"hunt-{self.job.seed}-{self.job.job}-{number}"
+        if self.job.changes and len(self.corpus) > 8 and rng.random() < _CHANGED:
+            # the newest are changed more often than the oldest
+            k = int(len(self.corpus) * rng.random() ** 0.5)
+            return space.mutate(rng, self.corpus[k], rng.choice(self.corpus), cid)
+        return space.fresh(rng, cid)
+
+    def one(self, number: int) -> None:
+        s = self.make(number)
+        got = self.bench.run(s)
+        if got is None:
+            self.invalid += 1
+            return
+        new = got.coverage - self.coverage
+        if new:
+            self.coverage |= new
+            self.corpus.append(s)
+            if len(self.corpus) > _CORPUS:
+                del self.corpus[: len(self.corpus) - _CORPUS]
+            self.tell("corpus", {"scenario": msgspec.to_builtins(s), "coverage": sorted(new)})
+        for prop, cause in sorted(got.causes.items()):
+            if (prop, cause) in self.raw:
+                self.tell("again", {"property": prop, "cause": cause})
+            else:
+                self.raw.add((prop, cause))
+                self._finding(s, prop, cause, got, number)
+
+    # ------------------------------------------------------------ findings
+
+    def _finding(self, s: Scenario, prop: str, cause: str, got: Any, number: int) -> None:
+        first = self.seconds()
+        if not self.confirmed(s, prop, cause):
+            self.dropped += 1
+            return
+        small, used = shrink(s, lambda t: self._same(t, prop, cause), self.job.shrink_runs)
+        final = self.bench.run(small)
+        if final is None or prop not in final.causes:
+            self.dropped += 1
+            return
+        small, final = self._shorter(small, prop, final)
+        key = (prop, final.causes[prop])
+        if key in self.known and key != (prop, cause):
+            self.tell("again", {"property": prop, "cause": key[1]})
+            return
+        self.known.add(key)
+        self.raw.add(key)
+        self.tell("finding", {
+            "property": prop, "cause": key[1], "raw": cause, "text": final.texts[prop],
+            "violated": dict(final.texts), "case": number, "seconds": round(first, 3), "runs": used,
+            "scenario": msgspec.to_builtins(small), "before": msgspec.to_builtins(s), "steps": final.steps,
+            "steps_before": got.steps,
+        })  # fmt: skip
+
+    def confirmed(self, s: Scenario, prop: str, cause: str) -> bool:
+        """It shows again, and a much longer run does not mend it."""
+        again = self.bench.run(s)
+        if again is None or again.causes.get(prop) != cause:
+            return False
+        return prop not in SLOW or self._lasting(s, prop)
+
+    def _lasting(self, s: Scenario, prop: str) -> bool:
+        longer = space.copy(s)
+        longer.steps = 4 * s.steps + needed(s)
+        got = self.bench.run(longer)
+        return got is not None and prop in got.causes
+
+    def _same(self, t: Scenario, prop: str, cause: str) -> bool:
+        got = self.bench.run(t)
+        if got is None or prop not in got.causes or not within(got.causes[prop], cause):
+            return False
+        return prop not in SLOW or self._lasting(t, prop)
+
+    def _shorter(self, s: Scenario, prop: str, got: Any) -> tuple[Scenario, Any]:
+        """As many steps as it takes, where more could not mend it."""
+        if prop in SLOW:
+            return s, got
+        short = space.copy(s)
+        short.steps = min(s.steps, got.steps)
+        again = self.bench.run(short)
+        if again is not None and again.causes.get(prop) == got.causes[prop]:
+            return short, again
+        return s, got
+
+
+def needed(s: Scenario) -> int:
+    """Steps that all requests of ``s`` take one after the other, once more than that, and every delay."""
+    e = s.engine
+    budget = max(1, min(x for x in (e.budget, e.budget_tokens or e.budget, e.chunk_cap or e.budget)))
+    steps = 0
+    for q in s.request:
+        tokens = q.prompt + sum(t.prompt for t in q.turns)
+        out = q.max_tokens + sum(t.max_tokens for t in q.turns)
+        outside = (q.load.delay + min(q.load.defer, 100) + q.load.defer_until) if q.load else 0
+        steps += q.count * (2 * -(-tokens // budget) + 2 * out + q.every + outside) + q.arrive
+    return 2 * steps + max([0, *(a.step for a in s.at)])
+
+
+def within(now: str, before: str) -> bool:
+    """Whether signature ``now`` names nothing that ``before`` did not: the same parts with fewer kinds."""
+    if now == before:
+        return True
+    a, b = _parts(now), _parts(before)
+    return a.keys() <= b.keys() and all(a[k] and a[k] <= b[k] for k in a)
+
+
+def _parts(signature: str) -> dict[str, frozenset[str]]:
+    out: dict[str, frozenset[str]] = {}
+    for part in signature.split(" | "):
+        name, colon, rest = part.partition(": ")
+        out[name if colon else part] = frozenset(rest.split(", ")) if colon else frozenset((part,))
+    return out

@@ -1,0 +1,77 @@
+"""A hunt's process inside an engine: ``python -m stallproof.hunt.worker FD`` reads one job from its input.
+
+Messages go to file descriptor FD, one JSON object per line, so that nothing an engine prints gets between.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+#: seconds of CPU after which one case is broken off: a call of the engine does not return
+_CASE_LIMIT = 60.0
+
+
+class StuckCall(Exception):
+    """A case has used more CPU time than any sound one does."""
+
+
+def _stuck(*_: Any) -> None:
+    raise StuckCall("a call of the engine does not return")
+
+
+def main() -> int:
+    # As the harness: deadlines are in seconds, a step is one; internal errors of a guard must show.
+    for name in ("LOAD", "DEFERRAL", "WAIT", "SESSION"):
+        os.environ.setdefault(f"STALLPROOF_{name}_DEADLINE_S", "64")
+    os.environ.setdefault("STALLPROOF_STRICT", "1")
+    out = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+
+    def tell(kind: str, data: dict[str, Any]) -> None:
+        out.write(msgspec.json.encode({"kind": kind, **data}) + b"\n")
+
+    from stallproof.hunt.search import Hunter, Job
+
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    try:
+        import vllm
+
+        version = str(vllm.__version__)
+        from stallproof.harness.config import scheduler_class
+
+        scheduler_class(job.scheduler, 2)
+        from stallproof.hunt.case import Bench
+    except Exception as exc:
+        tell("error", {"text": f"{type(exc).__name__}: {exc}"})
+        return 2
+
+    signal.signal(signal.SIGPROF, _stuck)
+
+    class Limited(Bench):
+        def run(self, s: Any) -> Any:
+            signal.setitimer(signal.ITIMER_PROF, _CASE_LIMIT)
+            try:
+                return super().run(s)
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                if self.runs % 64 == 0:
+                    gc.collect()
+
+    bench = Limited(job.scheduler, version)
+    hunter = Hunter(bench, job, tell)
+    tell("ready", {"version": version})
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    hunter.go()
+    tell("done", {"case": hunter.case})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
