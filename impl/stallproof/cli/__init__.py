@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "explain": "Tell a gap's counterexample as a story, from TLC's own trace.",
     "engines": "Bring up vLLM releases on CPU, each in its own environment.",
     "run": "Run a scenario file on the real scheduler of an engine and record a trace.",
+    "hunt": "Look for scenarios that break the promise on any scheduler class.",
     "replay": "Check a recorded trace against the promise; say what went wrong, where and why.",
     "report": "Draw a trace as one offline HTML page.",
     "export": "Write a trace for Perfetto and Chrome's trace viewer.",

@@ -47,6 +47,7 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
         self.step = 0
         # scheduler half
         self.asked: dict[str, int] = {}
+        self.asked_at: dict[str, int] = {}  # step of the last "not yet"
         self.loaded: set[str] = set()
         self.hit: dict[str, int] = {}
         self.new = ScriptMeta()
@@ -78,6 +79,7 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
         asked = self.asked.get(r, 0)
         if asked < s.get("defer", 0) or self.step < s.get("defer_until", 0):
             self.asked[r] = asked + 1
+            self.asked_at[r] = self.step
             return None, False
         if r in self.loaded and not s.get("again"):
             return 0, False

@@ -460,8 +460,10 @@ class Run:
             return rid not in self.sched.finished_recving_kv_req_ids
         if name.startswith("WAITING_FOR_S"):
             return True
+        if self.connector is None or self.step - self.connector.asked_at.get(rid, -_WEDGE) >= _WEDGE:
+            return False  # nobody asks the connector any more: it is the scheduler that waits
         script = (request.kv_transfer_params or {}).get("script", {})
-        return bool(self.connector) and script.get("defer", 0) > self.connector.asked.get(rid, 0)
+        return bool(script.get("defer", 0) > self.connector.asked.get(rid, 0))
 
     def _leaks(self) -> None:
         """All finished, nothing in flight: free + quarantined = pool."""

@@ -22,8 +22,9 @@ from stallproof.trace import schema as T
 REPORTED = tuple(p for p in PROPERTIES if p != "NoInversion")
 #: properties about requests that do not get on
 LIVENESS = frozenset(("NoWedge", "Termination", "NoStarvation", "BoundedWait", "Feasible"))
-#: calls in a row without any event that end a run; longer than the deadlines of the harness (64)
+#: calls in a row without any change that end a run; longer than the deadlines of the harness (64)
 _STILL = 80
+_IDLE = {"NotYet", "Refuse", "Wait"}
 _NAMES = re.compile(r"\b(?:send-)?[rn]\d+x\d*\b")
 _LIST = re.compile(r"\bR(?:(?:, | and )(?:R|N more))+")
 
@@ -70,7 +71,7 @@ class _Look:
             self._event(e)
         if isinstance(record, T.Sched):
             self._call(record)
-        if kinds or (isinstance(record, T.Sched) and record.total):
+        if set(kinds) - _IDLE or (isinstance(record, T.Sched) and record.total):
             self.still = 0
         self._violations()
 

@@ -64,16 +64,13 @@ class Hunter:
         return self.job.elapsed + time.monotonic() - self.started
 
     def go(self) -> None:
-        job, told = self.job, 0.0
+        job = self.job
         while not (job.cases and self.case >= job.first + job.cases):
             if job.seconds and time.monotonic() - self.started >= job.seconds:
                 break
             self.one(self.case)
             self.case += 1
-            if time.monotonic() - told > 1.0:
-                told = time.monotonic()
-                self._state()
-        self._state()
+            self._state()
 
     def _state(self) -> None:
         self.tell("state", {
@@ -120,6 +117,10 @@ class Hunter:
             self.dropped += 1
             return
         small, used = shrink(s, lambda t: self._same(t, prop, cause), self.job.shrink_runs)
+        if prop in SLOW and not self._lasting(small, prop):  # it was small, not stalled: more care
+            small, used = shrink(
+                s, lambda t: self._same(t, prop, cause) and self._lasting(t, prop), self.job.shrink_runs
+            )
         final = self.bench.run(small)
         if final is None or prop not in final.causes:
             self.dropped += 1
@@ -153,9 +154,7 @@ class Hunter:
 
     def _same(self, t: Scenario, prop: str, cause: str) -> bool:
         got = self.bench.run(t)
-        if got is None or prop not in got.causes or not within(got.causes[prop], cause):
-            return False
-        return prop not in SLOW or self._lasting(t, prop)
+        return got is not None and prop in got.causes and within(got.causes[prop], cause)
 
     def _shorter(self, s: Scenario, prop: str, got: Any) -> tuple[Scenario, Any]:
         """As many steps as it takes, where more could not mend it."""

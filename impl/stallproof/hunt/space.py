@@ -120,8 +120,8 @@ class Maker:
                 load.defer = 100_000
         return load
 
-    def send(self) -> Send:
-        out = ["ok", "with_recv"]
+    def send(self, load: Load | None) -> Send:
+        out = ["ok", "with_recv"] if load and load.mode == "async" else ["ok"]
         out += ["lost"] if "forget" in self.facets else []
         out += ["duplicate"] if "repeat" in self.facets else []
         delay = size(self.rng, 40, 100) if self.has("late", 0.3) else size(self.rng, 1, 12)
@@ -156,7 +156,7 @@ class Maker:
         if e.role and self.facets & (_OUTSIDE - {"send"}) and rng.random() < 0.7:
             q.load = self.load(q.prompt, e.block_size)
         if e.role and self.has("send"):
-            q.send = self.send()
+            q.send = self.send(q.load)
         if self.has("session"):
             left = room - q.prompt - out
             while left > 2 and len(q.turns) < 3 and rng.random() < 0.7:
@@ -193,10 +193,15 @@ class Maker:
         if self.has("reset"):
             s.at.append(At(step=size(rng, 1, 30), do=rng.choice(("reset_cache", "reset_running"))))
         if self.has("report"):
-            named = [n for q in s.request if q.load or q.send for n in names(q)]
-            for _ in range(size(rng, 1, 3) if named else 0):
-                kind: Any = rng.choice(("recv", "sent", "failed"))
-                s.report.append(Report(step=size(rng, 1, 50), kind=kind, id=rng.choice(named)))
+            loads = [n for q in s.request if q.load and q.load.mode == "async" for n in names(q)]
+            sends = [n for q in s.request if q.send for n in names(q)]
+            kinds = (
+                [("recv", n) for n in loads] + [("failed", n) for n in loads] + [("sent", n) for n in sends]
+            )
+            for _ in range(size(rng, 1, 3) if kinds else 0):
+                kind: Any
+                kind, named = rng.choice(kinds)
+                s.report.append(Report(step=size(rng, 1, 50), kind=kind, id=named))
 
 
 def names(q: Request) -> list[str]:
@@ -255,9 +260,13 @@ def refused(s: Scenario) -> str:
         return "newcomers without end have a connector that works"
     if any(fits(n.prompt + n.max_tokens, e) for n in s.stream):
         return "newcomers must fit"
-    asked = {n for q in s.request if q.load or q.send for n in names(q)}
-    if any(r.id not in asked for r in s.report):
-        return "a report names no transfer"
+    loads = {n for q in s.request if q.load and q.load.mode == "async" for n in names(q)}
+    sends = {n for q in s.request if q.send for n in names(q)}
+    if any(r.id not in (sends if r.kind == "sent" else loads) for r in s.report):
+        return "a report names no transfer of its kind"
+    if any(q.send and q.send.outcome == "with_recv" and not (q.load and q.load.mode == "async")
+           for q in s.request):  # fmt: skip
+        return "a receive is reported that nobody asked for"
     if any(q.prefix_tokens and not q.prefix for q in s.request):
         return "a prefix needs a name"
     return ""
@@ -353,7 +362,7 @@ def _transfer(rng: Random, t: Scenario, other: Scenario, make: Maker) -> None:
     if rng.random() < 0.7:
         q.load = make.load(q.prompt, t.engine.block_size)
     else:
-        q.send = make.send()
+        q.send = make.send(q.load)
 
 
 def _engine(rng: Random, t: Scenario, other: Scenario, make: Maker) -> None:
