@@ -30,7 +30,7 @@ DeviceInOrder ==
   [][\/ s'.tail \in {s.tail, {}}
      \/ s.infl # <<>> /\ s'.tail = Head(s.infl).touch]_vars
 
-(* Monitor: Conservation. Fresh blocks come from the pool, never more than there are. *)
+(* Monitor: Conservation, OneOwner. Fresh blocks come from the pool, never more than there are. *)
 FreshFromPool == [][\A r \in Reqs : s'.own[r] \ s.own[r] \subseteq s.pool \cup Owned(s)]_vars
 
 (* Monitor: NoDoubleFree. Only what is held comes back to the pool. *)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stallproof import engines
-from tests.vllm_class.upstream.run import tools, unpack
+from tests.vllm_class.upstream.run import environment, unpack
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 TEST = "tests/v1/kv_connector/unit/test_remote_decode_lifecycle.py"
@@ -29,8 +29,8 @@ def run(tmp_path: Path, *args: str) -> str:
     (tmp_path / "use_leaky.py").write_text(
         "import vllm.v1.core.sched.scheduler as m, leaky\nm.Scheduler = leaky.Leaky\n"
     )
-    env = engine.env({"HF_HOME": str(folder / "hub-cache")})
-    env["PYTHONPATH"] = ":".join([str(folder), str(tmp_path), env["PYTHONPATH"], str(tools(engine.python))])
+    env = environment("0.32.0")
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     command = [str(engine.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
     done = subprocess.run(
         [*command, "-p", "stallproof.pytest_plugin", "--stallproof", TEST],

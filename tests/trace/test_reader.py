@@ -176,3 +176,16 @@ def test_an_impossible_header_is_bad_input(tmp_path, claim):
     path.write_text(json.dumps(header) + "\n" + "".join(lines[1:]))
     with pytest.raises(BadInput, match=r"t\.jsonl:1: impossible configuration"):
         list(reader.records(path))
+
+
+def test_a_range_behind_the_end_names_the_last_line_and_what_to_give(tmp_path):
+    path = write(tmp_path, GOOD)
+    last = len(GOOD.splitlines())
+    code, out, _ = cli("--from", str(last + 5), path)
+    assert code == 2
+    assert f"the trace ends with line {last} (step " in out
+    assert f"before line {last + 5}" in out
+    assert f"remedy: give --from {last} or less" in out
+    assert cli("--from", str(last), path)[0] == 0
+    said = json.loads(cli("--json", "--from", str(last + 5), path)[1])
+    assert said["remedy"].startswith(f"give --from {last} or less")

@@ -70,6 +70,30 @@ def load(mode="async", start=True, **kw):
     return h.call(*ev)
 
 
+def three(*rules):
+    """Three requests run in three blocks of four."""
+    h = Hand(rules=rules).add("a", "b", "c")
+    ev = [x for i, r in enumerate("abc", 1) for x in (Alloc(r, [i]), Admit(r, 0))]
+    return h.call(*ev, tok=dict.fromkeys("abc", 4)).upd(out=dict.fromkeys("abc", 1))
+
+
+def two_held(*rules, run="", pool=3):
+    """``b`` and ``c`` have loaded a block each and do not run; ``a`` runs in the third, or waits."""
+    h = Hand(rules=rules, pool=pool, patience=1, depth=3).add("a", "b", "c")
+    ev = [Alloc("a", [1]), Admit("a", 0)] if run else []
+    ev += [
+        x for r, b in (("b", 2), ("c", 3)) for x in (Alloc(r, [b]), Load(r, 1, [b], "async", 4), Start(r, 1))
+    ]
+    h.call(*ev, tok={"a": 4} if run else {}).upd(Recv("b", 1), Recv("c", 1), out={"a": 1} if run else {})
+    h.call(Promote("b"), Promote("c"))
+    return h
+
+
+def takes(victim, block):
+    """``a`` is admitted in the block of an evicted holder."""
+    return [Evict(victim, "a"), Free(victim, [block]), Alloc("a", [block]), Admit("a", 0)]
+
+
 def quarantined():
     return load().upd(Expire("a", "load"), Quarantine("a", 1, [1, 2]))
 
@@ -172,7 +196,7 @@ CASES = {
     "token from another step": ("Tokens", lambda: ran().upd(out={"a": 1, "b": 1})),
     "wrong output count": ("Tokens", lambda: ran().upd(Finish("a", "stop", 2), Free("a", [1]), out={"a": 1})),
     "rewound forwards": ("Tokens", lambda: ran().upd(Rewind("a", 9), out={"a": 1})),
-    "runs unadmitted": ("Queues", lambda: ran().call(tok={"a": 1, "b": 1})),
+    "runs unadmitted": ("Queues", lambda: ran().call(tok={"b": 1})),
     "admitted twice": ("Queues", lambda: ran().call(Admit("a"), tok={"a": 1})),
     "running list differs": (
         "Queues",
@@ -326,6 +350,102 @@ CASES = {
         "Promotion",
         lambda: load(rules=["Promotion"]).upd(Recv("a", 1)).call(),
     ),
+    "computes without a block": ("InFlightSafe", lambda: ran().call(tok={"a": 1})),
+    "hands over nothing": (
+        "StoreSafe",
+        lambda: ran().upd(Finish("a", "length", 1), Free("a", [1]), Store("s", "a", []), out={"a": 1}),
+    ),
+    "victim is not the youngest": (
+        "VictimOrder",
+        lambda: three("VictimOrder").call(
+            Refuse("a", 1, "blocks"), Preempt("b", "a"), Free("b", [2]), Alloc("a", [2]), tok={"a": 1}
+        ),
+    ),
+    "evicts an older holder": ("VictimOrder", lambda: two_held("VictimOrder").call(*takes("b", 2))),
+    "evicts for one that has room": ("Commit", lambda: two_held("Commit", pool=9).call(*takes("c", 3))),
+    "preempts beside an idle holder": (
+        "Commit",
+        lambda: two_held("Commit", run="a").call(
+            Refuse("a", 1, "blocks"), Preempt("a", "a"), Free("a", [1]), tok={}
+        ),
+    ),
+    "waits beside an idle holder": (
+        "Commit",
+        lambda: two_held("Commit", run="a").call(Refuse("a", 1, "blocks"), Wait("a")),
+    ),
+    "preempts at once": (
+        "Patience",
+        lambda: (
+            runs(ran(["Patience"], patience=1, pool=3), "b", [2])
+            .upd(out={"a": 1})
+            .call(Refuse("a", 1, "blocks"), Preempt("b", "a"), Free("b", [2]), Alloc("a", [2]), tok={"a": 1})
+        ),
+    ),
+    "admits a holder after a wait": (
+        "NoInversion",
+        lambda: two_held("NoInversion", run="a").call(
+            Refuse("a", 1, "blocks"), Wait("a"), Admit("b", 3), tok={"b": 1}
+        ),
+    ),
+    "admits a holder after a victim": (
+        "NoInversion",
+        lambda: two_held("NoInversion", run="a").call(
+            Refuse("a", 1, "blocks"), Preempt("a", "a"), Free("a", [1]), Admit("b", 3), tok={"b": 1}
+        ),
+    ),
+    "newcomer before a holder": (
+        "OneOrder",
+        lambda: two_held("OneOrder").call(
+            Alloc("a", [1]), Admit("a", 0), Admit("b", 3), tok={"a": 4, "b": 1}
+        ),
+    ),
+    "holders out of order": (
+        "OneOrder",
+        lambda: two_held("OneOrder").call(Admit("c", 3), Admit("b", 3), tok={"c": 1, "b": 1}),
+    ),
+    "refused though it fits": (
+        "FullFit",
+        lambda: Hand(rules=["FullFit"]).add("a").call(Refuse("a", 1, "fit")),
+    ),
+    "refused for a reservation left behind": (
+        "RuleR",
+        lambda: Hand(rules=["RuleR"]).add("a").call(Refuse("a", 1, "reserved")),
+    ),
+    "put off after its deadline": (
+        "DeferralDeadline",
+        lambda: Hand(rules=["DeferralDeadline"]).add("a").call(NotYet("a"), Expire("a", "deferral")),
+    ),
+    "put off for ever": (
+        "DeferralDeadline",
+        lambda: (
+            Hand(rules=["DeferralDeadline"], deferral=10.0)
+            .add("a")
+            .call(NotYet("a"), ts=1.0)
+            .call(NotYet("a"), ts=5.0)
+            .upd()
+            .call(NotYet("a"), ts=50.0)
+        ),
+    ),
+    "expires without having been put off": (
+        "DeferralDeadline",
+        lambda: (
+            Hand(rules=["DeferralDeadline"])
+            .add("a")
+            .call(Expire("a", "deferral"), Alloc("a", [1]), Admit("a", 0), tok={"a": 4})
+        ),
+    ),
+    "younger prefill takes every token": ("BudgetShare", lambda: _budget(4)),
+    "outgrew the pool": (
+        "Feasible",
+        lambda: _repeat(
+            Hand(rules=["Feasible"], pool=2)
+            .add("a", prompt=8, max_tokens=1)
+            .call(Alloc("a", [1, 2]), Admit("a", 0), tok={"a": 8})
+            .upd(out={"a": 1}),
+            6,
+            lambda h: h.call(Refuse("a", 1, "blocks")).upd(),
+        ),
+    ),
     "can never fit": ("Feasible", lambda: Hand(rules=["Feasible"]).add("a", prompt=40).call().upd().call()),
 }
 
@@ -334,6 +454,17 @@ def _leak():
     """The fence of an idle engine: it waits for a step that nobody will dispatch."""
     h = Hand().add("a").call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4})
     return h.upd(Finish("a", "stop", 1), Fence("a", [1], 2), out={"a": 1}).end()
+
+
+def _budget(calls, share=0):
+    """``b`` prefills with all of a budget of four, ``a``, ahead of it, is ready; ``share``: its tokens."""
+    h = Hand(rules=["BudgetShare"], pool=9, max_num_batched_tokens=4, max_num_seqs=4).add("b", prompt=40)
+    h.records[-1].ev[0] = Add("b", 1, 0.0, 40, 4)
+    h.call(Alloc("b", [1]), Admit("b", 0), tok={"b": 4}).upd()
+    h.add("a")
+    for i in range(calls):
+        h.call(Alloc("b", [i + 2]), tok={"b": 4}).upd()
+    return h
 
 
 def _repeat(h, n, more):
@@ -454,6 +585,44 @@ CONTROLS = {
         .upd(done=0)
         .call(done=1)
         .upd(Start("a", 1), done=1)
+    ),
+    "the youngest is the victim": lambda: three("VictimOrder", "Commit").call(
+        Refuse("a", 1, "blocks"), Preempt("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
+    ),
+    "no eviction where there is room": lambda: two_held("VictimOrder", "Commit").call(
+        Alloc("a", [1]), Admit("a", 0), tok={"a": 4}
+    ),
+    "evicts for one that has no room": lambda: two_held("VictimOrder", "Commit", "OneOrder", run="a").call(
+        Refuse("a", 1, "blocks"), Evict("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
+    ),
+    "waits, then preempts": lambda: (
+        runs(ran(["Patience", "NoInversion"], patience=1, pool=3, depth=3), "b", [2])
+        .call(Refuse("a", 1, "blocks"), Wait("a"))
+        .upd(out={"a": 1})
+        .call(Refuse("a", 1, "blocks"), Preempt("b", "a"), Free("b", [2]), Alloc("a", [2]), tok={"a": 1})
+    ),
+    "put off, then computed": lambda: (
+        Hand(rules=["DeferralDeadline"], deferral=10.0)
+        .add("a")
+        .call(NotYet("a"), ts=1.0)
+        .upd()
+        .call(NotYet("a"), Expire("a", "deferral"), Alloc("a", [1]), Admit("a", 0), tok={"a": 4}, ts=12.0)
+    ),
+    "put off again after an answer": lambda: (
+        Hand(rules=["DeferralDeadline"], deferral=10.0)
+        .add("a")
+        .call(NotYet("a"), ts=1.0)
+        .upd()
+        .call(Refuse("a", 1, "blocks"), ts=9.0)
+        .upd()
+        .call(NotYet("a"), ts=50.0)
+    ),
+    "a younger prefill for some calls": lambda: _budget(3),
+    "refused because it does not fit": lambda: (
+        Hand(rules=["FullFit", "RuleR"], pool=2).add("a", prompt=12).call(Refuse("a", 1, "fit"))
+    ),
+    "aborted with nothing to hand over": lambda: ran().upd(
+        Finish("a", "abort", 1), Free("a", [1]), Store("s", "a", []), Stored("s"), out={"a": 1}
     ),
     "arrival alone": lambda: Hand().out(Add("z", 0, 0.0, 1, 1)),
 }

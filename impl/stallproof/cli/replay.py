@@ -180,6 +180,7 @@ def _plain(v: Verdict) -> dict:
         "violations": v.violations,
         "counts": v.counts,
         "undecided": v.undecided,
+        "remedy": v.remedy,
         "waits": v.waits,
         "history": v.history,
         "notes": v.notes,
@@ -207,12 +208,15 @@ def render(v: Verdict, console: Console, everything: bool = False) -> None:
     if v.violations:
         _violations(v, say, everything)
     elif v.undecided:
-        stall = "the trace ends inside what may become a stall"
-        say(f"CANNOT TELL YET: {stall if v.calls or v.events else 'nothing was recorded'}", "bold yellow")
+        what = "the trace ends inside what may become a stall"
+        if not v.calls and not v.events:
+            what = "nothing was recorded"
+        elif v.undecided[0].startswith("nothing was checked"):
+            what = "nothing was checked"
+        say(f"CANNOT TELL YET: {what}", "bold yellow")
         for text in v.undecided:
-            say(f"  {text}")
-        lower = ", or lower the threshold named above" if v.calls or v.events else ""
-        say(f"  remedy: record for longer{lower}")
+            say(f"  {text.removeprefix('nothing was checked: ')}")
+        say(f"  remedy: {v.remedy}")
     else:
         say("CONFORMS", "bold green")
         if v.unfinished:

@@ -36,6 +36,7 @@ class Monitors:
     tokens: int = 0
     quarantined: int = 0
     passed: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
 
     def found(self, prop: str, text: str) -> None:
         self.findings.setdefault(prop, Finding(prop, self.step, text))
@@ -73,7 +74,10 @@ class Monitors:
                 self.quarantined += len(e.blocks)
             elif isinstance(e, T.Unquarantine):
                 self.quarantined -= len(e.blocks)
-            elif isinstance(e, T.Store) and not e.blocks:
+            elif isinstance(e, T.Finish):
+                self.ended[e.r] = e.reason
+            elif isinstance(e, T.Store) and not e.blocks and self.ended.get(e.r) in ("stop", "length"):
+                # who aborts gets no answer, so nobody will come for its KV
                 self.found("StoreSafe", f"{e.r} hands over KV that is gone: no block of it is left")
 
     def ready(self, waiting: list[str], tokens: dict[str, int]) -> None:

@@ -41,6 +41,7 @@ class Verdict(Struct):
     violations: list[Violation] = []
     counts: dict[str, int] = {}
     undecided: list[str] = []
+    remedy: str = ""  #: what to do about what is undecided
     notes: list[str] = []
     waits: list[str] = []  #: who waits for what, who holds it, when the first violation was found
     history: list[str] = []  #: the last events of the requests and blocks concerned
@@ -173,6 +174,7 @@ class Checker:
             out.status = "diverges"
         elif out.undecided:
             out.status = "undecided"
+            out.remedy = "record for longer, or lower the threshold named above"
         return out
 
 
@@ -199,9 +201,16 @@ def check(
     verdict = checker.verdict()
     if verdict.status == "conforms" and verdict.records <= len(verdict.files):
         verdict.undecided.append("no record follows the header: there is nothing to check")
+        verdict.remedy = "let the engine work while it records"
         verdict.status = "undecided"
     if verdict.status == "conforms" and checker.opt.first > verdict.records:
-        verdict.undecided.append(f"nothing was checked: the trace ends before line {checker.opt.first}")
+        led, h, last = checker.ledger, verdict.header, verdict.records
+        after = f", {led.ts - h.clock.mono:.1f} s after the recording began" if h and led.ts else ""
+        verdict.undecided.append(
+            f"nothing was checked: the trace ends with line {last} (step {led.step}{after}), "
+            f"before line {checker.opt.first}"
+        )
+        verdict.remedy = f"give --from {last} or less, or a longer recording"
         verdict.status = "undecided"
     if verdict.violations and history:
         first = verdict.violations[0]

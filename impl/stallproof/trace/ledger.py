@@ -141,6 +141,8 @@ class Ledger(Snapshots):
         reqs, running = self.reqs, self.running
         total = 0
         tok = rec.tok
+        c = self.config
+        size = c.block_size if c.plain else 0
         for r, k in tok.items():
             total += k
             q = running.get(r)
@@ -149,8 +151,9 @@ class Ledger(Snapshots):
                 continue
             q.last = n
             q.comp += k
+            if size and q.comp > len(q.blocks) * size:
+                self._no_room(q, k)
         self.in_flight[n] = tok
-        c = self.config
         if rec.total >= 0 and total != rec.total:
             self.bad(
                 "Tokens",
@@ -197,6 +200,19 @@ class Ledger(Snapshots):
                 requests=odd[:4],
             )
         self._close(rec)
+
+    def _no_room(self, q: Req, k: int) -> None:
+        size = self.config.block_size
+        self.bad(
+            "InFlightSafe",
+            f"{q.r} computes tokens {q.comp - k + 1} to {q.comp}, but its {len(q.blocks)} blocks hold "
+            f"{len(q.blocks) * size}",
+            field="tok, ev.alloc.blocks",
+            expected=f"{-(-q.comp // size)} blocks",
+            observed=len(q.blocks),
+            requests=[q.r],
+            blocks=sorted(q.blocks)[-8:],
+        )
 
     def _bad_tokens(self, r: str, k: int, q: Req | None) -> None:
         if q is None:

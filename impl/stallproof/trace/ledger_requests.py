@@ -194,7 +194,7 @@ class Requests(Transfers):
             )
         self.finished += 1
         self.running.pop(e.r, None)
-        q.st = FINISHED
+        q.st, q.how = FINISHED, e.reason
         self.zombies[e.r] = q
 
     def reset(self, e: s.Reset) -> None:

@@ -43,6 +43,7 @@ class Req:
         "exact",
         "gen",
         "hits",
+        "how",
         "jobs",
         "last",
         "loaded",
@@ -70,6 +71,7 @@ class Req:
         self.since = 0  # first step of its current stay in RUNNING
         self.exact = False  # comp is known exactly
         self.awaits = ""
+        self.how = ""  # why it finished
 
     @property
     def place(self) -> tuple[int, float]:

@@ -199,6 +199,15 @@ class Transfers(Blocks):
                 requests=[e.r],
                 blocks=odd[:8],
             )
+        if not e.blocks and q.how in ("stop", "length"):  # who aborts gets no answer to come back with
+            self.bad(
+                "StoreSafe",
+                f"{e.r} hands over KV that is gone: no block of it is left",
+                field="ev.store.blocks",
+                expected="the blocks of a request that ended well",
+                observed="none",
+                requests=[e.r],
+            )
         self.stores[e.job] = (e.r, e.blocks)
         q.jobs += 1
         for b in e.blocks:

@@ -2,22 +2,30 @@
 
 A rule has one name everywhere (see :mod:`stallproof.core.rules`). What is checked of each:
 
-* NoInversion: no request behind a refused one that holds nothing is given blocks in that call.
-* OneOrder: within a call, requests that hold nothing are served in scheduling order.
-* VictimOrder: victims of preemption and eviction are behind their target in scheduling order.
+* NoInversion: no request behind a refused one that holds nothing is given blocks in that call; a running
+  request that waits or takes a victim ends the call's admissions.
+* OneOrder: within a call holders are served first, then those that hold nothing, each in scheduling order.
+* VictimOrder: victims are behind their target; a victim of preemption is the youngest that runs, a victim of
+  eviction the youngest holder that does not.
 * RunningOrder: the running list is in scheduling order.
-* Patience: a refused running request waits for at most ``P`` processed steps, and only while one is in
-  flight.
+* Commit: nobody is evicted for a request that has room, and no running request waits or preempts while
+  evictions would be sure to help.
+* Patience: a refused running request waits before it preempts, for at most ``P`` processed steps, only while
+  a step with tokens is in flight.
 * GateLoads: an asynchronous load is not held back much longer than until every step dispatched at its
   admission, the one being built included, is done (that it starts no earlier than its own blocks allow is
   InFlightSafe).
-* FullFit: when a request is admitted, its known tokens fit what it holds and what is free.
-* RuleR: when a load is admitted, what running prefills still need stays free.
+* FullFit: when a request is admitted, its known tokens fit what it holds and what is free; it is not refused
+  for want of room if they do.
+* RuleR: when a load is admitted, what running prefills still need stays free; it is not refused for
+  reservations that nobody needs (a failed load that left one behind: LoadFailure).
+* BudgetShare: an older request that is ready is not kept without tokens by younger prefills, call after call.
 * Promotion: a completed load is recognised by the next call.
+* DeferralDeadline: a request that its connector put off for too long is decided on in that call.
 * Feasible: a request that can never fit finishes at once.
 
-Commit is checked as EvictCoupled and VictimOrder, Completions and LoadDeadline as BoundedWait and XferSafe,
-DeferFrees as InFlightSafe and NoLeak; those are checked of every engine. DeferralDeadline is not checked.
+Commit is also checked as EvictCoupled, Completions and LoadDeadline as BoundedWait and XferSafe, DeferFrees
+as InFlightSafe and NoLeak; those are checked of every engine.
 """
 
 from __future__ import annotations
@@ -26,15 +34,25 @@ from typing import Any
 
 from . import schema as s
 from .ledger import Ledger, Report, Req, Violation, some
+from .policy_choices import Choices
 from .schema import RECEIVED, RUNNING
 
 #: rules with a check of their own here
 RULES = (
-    "NoInversion", "OneOrder", "VictimOrder", "RunningOrder", "Patience", "GateLoads", "FullFit", "RuleR",
-    "Promotion", "Feasible",
+    "NoInversion", "OneOrder", "VictimOrder", "RunningOrder", "Commit", "Patience", "GateLoads", "FullFit",
+    "RuleR", "BudgetShare", "Promotion", "DeferralDeadline", "Feasible",
 )  # fmt: skip
-#: rules whose promise is checked of every engine, or (DeferralDeadline) not checked
-ELSEWHERE = ("Commit", "Completions", "LoadDeadline", "DeferFrees", "DeferralDeadline")
+#: rules whose promise is checked of every engine, under these names
+ELSEWHERE = {
+    "Completions": ("BoundedWait", "XferSafe"),
+    "LoadDeadline": ("BoundedWait", "XferSafe"),
+    "DeferFrees": ("InFlightSafe", "NoLeak"),
+    "LoadFailure": ("RuleR", "NoWedge"),
+}
+#: rules that no trace shows enough of to check, and why
+UNCHECKED = {
+    "WaitDeadline": "a trace does not say how long a grammar, a session or a send may take",
+}
 
 
 class Policy:
@@ -43,8 +61,6 @@ class Policy:
         self.rules: frozenset[str] = frozenset()
         self.refused: dict[str, int] = {}
         self.newcomers: dict[str, int] = {}
-        self.waits: dict[str, int] = {}  # request -> processed step at its first wait
-        self.waited: set[str] = set()
         self.infeasible: dict[str, int] = {}
         self.held: dict[str, int] = {}  # load past its gate -> calls
         self.received: dict[str, int] = {}  # completed load -> step after which it completed
@@ -57,15 +73,15 @@ class Policy:
         ledger.after(s.Refuse, self._refuse)
         ledger.before(s.Preempt, self._victim)
         ledger.before(s.Evict, self._victim)
-        ledger.after(s.Wait, self._wait)
         ledger.before(s.Start, self._start)
         ledger.after(s.Add, self._add)
         ledger.after(s.Finish, self._finish)
+        self.choices = Choices(ledger, self.bad)
 
     def header(self, h: s.Header) -> list[str]:
         """Take the rules in force; returns those this build does not know."""
-        self.rules = frozenset(h.rules)
-        return sorted(self.rules - set(RULES) - set(ELSEWHERE))
+        self.rules = self.choices.rules = frozenset(h.rules)
+        return sorted(self.rules - set(RULES) - set(ELSEWHERE) - set(UNCHECKED))
 
     def bad(self, rule: str, text: str, **kw: Any) -> None:
         led = self.led
@@ -141,6 +157,15 @@ class Policy:
     def _refuse(self, e: s.Refuse) -> None:
         if e.why not in ("budget", "slots"):
             self.refused[e.r] = self.led.event
+        q, c = self.led.reqs.get(e.r), self.led.config
+        if (
+            q is not None
+            and "Feasible" in self.rules
+            and c.plain
+            and e.r not in self.infeasible
+            and -(-(q.prompt + q.out) // c.block_size) > c.pool
+        ):
+            self.infeasible[e.r] = self.led.step + c.depth
 
     def _victim(self, e: Any) -> None:
         if "VictimOrder" not in self.rules or not e.target or e.target == e.r:
@@ -158,32 +183,6 @@ class Policy:
                 requests=[e.target, e.r],
             )
 
-    def _wait(self, e: s.Wait) -> None:
-        if "Patience" not in self.rules:
-            return
-        led = self.led
-        self.waited.add(e.r)
-        first = self.waits.setdefault(e.r, led.processed)
-        limit = led.config.patience
-        if led.processed - first >= limit:
-            self.bad(
-                "Patience",
-                f"{e.r} goes on waiting after {led.processed - first} processed steps",
-                field="ev.wait.r",
-                expected=f"a wait of at most {limit}",
-                observed=led.processed - first,
-                requests=[e.r],
-            )
-        if not led.in_flight:
-            self.bad(
-                "Patience",
-                f"{e.r} waits though no step is in flight",
-                field="ev.wait.r",
-                expected="a step in flight",
-                observed="none",
-                requests=[e.r],
-            )
-
     def _start(self, e: s.Start) -> None:
         self.held.pop(e.r, None)  # whether it could start, InFlightSafe says
 
@@ -198,7 +197,6 @@ class Policy:
 
     def _finish(self, e: s.Finish) -> None:
         self.infeasible.pop(e.r, None)
-        self.waits.pop(e.r, None)
         self.held.pop(e.r, None)
 
     # ------------------------------------------------------------------ records
@@ -207,6 +205,7 @@ class Policy:
         if type(rec) is not s.Sched:
             return
         led = self.led
+        self.choices.after(rec)
         if self.refused and self.newcomers and "NoInversion" in self.rules:
             for g, index in self.newcomers.items():
                 q = led.reqs.get(g)
@@ -239,9 +238,6 @@ class Policy:
                     event=-1,
                     requests=[r],
                 )
-        if self.waits:
-            self.waits = {r: n for r, n in self.waits.items() if r in self.waited}
-        self.waited.clear()
         if rec.run is not None and "RunningOrder" in self.rules:
             places = [led.reqs[r].place for r in rec.run if r in led.reqs]
             for i in range(1, len(places)):
@@ -286,7 +282,7 @@ class Policy:
                 )
 
     def forget(self) -> None:
-        self.waits.clear()
+        self.choices.forget()
         self.infeasible.clear()
         self.held.clear()
         self.received.clear()

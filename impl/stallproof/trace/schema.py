@@ -404,7 +404,11 @@ class Config(Struct, omit_defaults=True):
     lookahead: Annotated[int, F("look-ahead slots per request", spec="Look")] = 0
     groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
     window: Annotated[int, F("sliding window in tokens; 0: full attention, so that tokens tell blocks")] = 0
-    deadline: Annotated[float, F("seconds an external wait may last, 0: no deadline")] = 0.0
+    deadline: Annotated[float, F("seconds a load may last, 0: no deadline", compared="BoundedWait")] = 0.0
+    deferral: Annotated[
+        float, F('seconds a connector may answer "not yet", 0: no deadline', compared="DeferralDeadline")
+    ] = 0.0
+    watermark: Annotated[int, F("blocks that an admission leaves free")] = 0
 
     @property
     def plain(self) -> bool:
