@@ -41,6 +41,7 @@ class Job(msgspec.Struct, kw_only=True):
     seconds: float = 0.0  #: stop after so long; 0: no limit
     changes: bool = True  #: change scenarios of the corpus; without, a case depends on seed and number only
     shrink_runs: int = 400
+    shrink_steps: int = 12_000  #: scheduling calls that shrinking one finding may take
     corpus: list[Scenario] = []
     coverage: list[int] = []
     known: list[tuple[str, str]] = []  #: property and signature of what was seen before
@@ -59,6 +60,7 @@ class Hunter:
         self.case = job.first
         self.started = time.monotonic()
         self.dropped = self.invalid = 0
+        self.steps = 0  # what is left of the allowance of the finding at hand
 
     def seconds(self) -> float:
         return self.job.elapsed + time.monotonic() - self.started
@@ -116,8 +118,10 @@ class Hunter:
         if not self.confirmed(s, prop, cause):
             self.dropped += 1
             return
+        self.steps = self.job.shrink_steps
         small, used = shrink(s, lambda t: self._same(t, prop, cause), self.job.shrink_runs)
         if prop in SLOW and not self._lasting(small, prop):  # it was small, not stalled: more care
+            self.steps = self.job.shrink_steps
             small, used = shrink(
                 s, lambda t: self._same(t, prop, cause) and self._lasting(t, prop), self.job.shrink_runs
             )
@@ -148,12 +152,16 @@ class Hunter:
 
     def _lasting(self, s: Scenario, prop: str) -> bool:
         longer = space.copy(s)
-        longer.steps = 4 * s.steps + needed(s)
+        longer.steps = min(3 * s.steps, s.steps + needed(s))
         got = self.bench.run(longer)
+        self.steps -= got.steps if got else 1
         return got is not None and prop in got.causes
 
     def _same(self, t: Scenario, prop: str, cause: str) -> bool:
+        if self.steps <= 0:
+            return False
         got = self.bench.run(t)
+        self.steps -= got.steps if got else 1
         return got is not None and prop in got.causes and within(got.causes[prop], cause)
 
     def _shorter(self, s: Scenario, prop: str, got: Any) -> tuple[Scenario, Any]:

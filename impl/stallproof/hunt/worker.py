@@ -5,6 +5,7 @@ Messages go to file descriptor FD, one JSON object per line, so that nothing an 
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -62,6 +63,7 @@ def main() -> int:
         return 2
 
     signal.signal(signal.SIGPROF, _stuck)
+    faulthandler.register(signal.SIGUSR1)
 
     class Limited(Bench):
         def run(self, s: Any) -> Any:
