@@ -13,35 +13,39 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from stallproof.check import story
+from stallproof.check.story import who as name
 from stallproof.trace import schema as s
 from stallproof.trace.policy import RULES
-from stallproof_model.sched import CanDefer as can_defer
-from stallproof_model.sched import SchedR as sched_r
-from stallproof_model.sched import SchedX, X, subsets
+from stallproof_model.sched import X
 from stallproof_model.state import Constants, State, at
 
 DEFERRED = ("DeferFrees", "DeferFreesGuarded")
 Walk = Sequence[tuple[str, State]]
 
 
-def name(r: int) -> str:
-    """Requests are letters, as in the stories: 1 is A."""
-    return chr(ord("A") + r - 1)
-
-
 def call_of(c: Constants, a: State, b: State) -> X:
     """What the call from ``a`` to ``b`` decided; raises ValueError if the twin does not know it."""
-    for ny in subsets(can_defer(c, a)):
-        if sched_r(c, a, ny) == b:
-            return SchedX(c, a, ny)
-    raise ValueError("the walk holds a scheduling call that the model does not know")
+    if (x := story.call_of(c, a, b)) is None:
+        raise ValueError("the walk holds a scheduling call that the model does not know")
+    return x
 
 
 class Converter:
     """Turn one walk into records; :meth:`records` does it all."""
 
-    def __init__(self, c: Constants, walk: Walk, source: Literal["model", "tlc"]) -> None:
+    def __init__(
+        self,
+        c: Constants,
+        walk: Walk,
+        source: Literal["model", "tlc"],
+        run: str = "",
+        loop_to: int | None = None,
+    ) -> None:
         self.c, self.walk, self.source = c, walk, source
+        self.run, self.loop_to = run or source, loop_to
+        #: how many records there are once ``walk[i]`` is reached
+        self.reached: list[int] = []
         self.pool = list(range(c.B, 0, -1))
         self.own: dict[int, list[int]] = {r: [] for r in range(1, c.N + 1)}
         self.deferred: list[tuple[int, list[int]]] = []
@@ -64,7 +68,7 @@ class Converter:
         engine = s.Engine(self.source, "1", "Sched")
         self.out.append(
             s.Header(
-                schema=s.SCHEMA, run=self.source, source=self.source,
+                schema=s.SCHEMA, run=self.run, source=self.source,
                 engine=engine, config=config, clock=s.Clock("", 0.0), state=s.Snapshot(free=c.B),
             )
         )  # fmt: skip
@@ -72,8 +76,12 @@ class Converter:
             if at(first.st, r) != "new":
                 self.arrive(r, first)
         self.put(s.Outside())
-        for (_, a), (action, b) in zip(self.walk, self.walk[1:], strict=False):
+        self.reached.append(len(self.out))
+        for i, ((_, a), (action, b)) in enumerate(zip(self.walk, self.walk[1:], strict=False), 1):
+            if self.loop_to == i:
+                self.out.append(s.Note(n=len(self.out), kind="loop", text="from here it repeats for ever"))
             self.transition(action, a, b)
+            self.reached.append(len(self.out))
         config.depth = self.deepest
         return self.out
 
@@ -255,7 +263,7 @@ def from_walk(c: Constants, walk: Walk, source: Literal["model", "tlc"] = "model
 
 def from_gap(gap: str) -> list[s.Record]:
     """TLC's counterexample to a gap configuration, as a trace."""
-    from stallproof.check import config, story
+    from stallproof.check import config
     from stallproof.check.equality import to_state
     from stallproof.errors import BadInput
 
