@@ -76,7 +76,7 @@ def test_findings_are_distinct_and_small_and_slow_ones_do_not_count() -> None:
     hunter, said = hunted(seed=1, cases=2500)
     found = [d for k, d in said if k == "finding"]
     assert {d["property"] for d in found} == {"BoundedWait", "InFlightSafe"}
-    keys = [(d["property"], d["cause"]) for d in found]
+    keys = [(d["property"], d["cause"], tuple(d["needs"])) for d in found]
     assert len(keys) == len(set(keys))
     assert hunter.dropped > 0  # Termination, mended by a longer run
     again = [d for k, d in said if k == "again"]
@@ -195,8 +195,8 @@ def test_another_hunt_is_not_gone_on_with(tmp_path: Path) -> None:
 def finding_raw(cause: str) -> dict[str, Any]:
     s = msgspec.to_builtins(space.fresh(Random(1), "c"))
     return {
-        "property": "NoWedge", "cause": cause, "raw": "raw " + cause, "text": "stuck", "violated": {},
-        "case": 3, "seconds": 1.5, "runs": 9, "scenario": s, "before": s, "steps": 4, "steps_before": 8,
+        "property": "NoWedge", "cause": cause, "raw": "raw " + cause, "needs": ["a load"],
+        "text": "stuck", "violated": {}, "case": 3, "seconds": 1.5, "runs": 9, "scenario": s, "before": s, "steps": 4, "steps_before": 8,
     }  # fmt: skip
 
 
@@ -208,10 +208,10 @@ def test_findings_are_kept_at_once_and_told_apart(tmp_path: Path) -> None:
     hunt._heard(0, "state", {"case": 40, "seconds": 7.0, "invalid": 0, "dropped": 0})
     # killed here: nothing is closed
     again = Hunt(tmp_path, "stock", "0.32.0", seed=1)
-    assert {f.id for f in again.found} == {identity("NoWedge", c) for c in ("one", "two")}
+    assert {f.id for f in again.found} == {identity("NoWedge", c, ["a load"]) for c in ("one", "two")}
     assert again.corpus.state.next == {"0": 40}
-    assert again.corpus.state.seen[identity("NoWedge", "two")] == 1
+    assert again.corpus.state.seen["NoWedge: two"] == 1
     job = again._job(0)["job"]
     assert job["first"] == 40
-    assert ["NoWedge", "raw one"] in job["known"]
+    assert ["NoWedge", "raw one", "a load"] in job["known"]
     assert again.before == 7.0

@@ -136,13 +136,13 @@ def _table(hunt: Hunt) -> None:
     if not hunt.found:
         return
     table = Table(box=None, pad_edge=False)
-    for name, side in (("finding", "left"), ("after", "right"), ("seen", "right"), ("requests", "right"),
-                       ("blocks", "right"), ("steps", "right"), ("cause", "left")):  # fmt: skip
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for name in ("finding", "after", "seen", "requests", "blocks", "steps", "cause", "needs"):
+        number = name in ("after", "seen", "requests", "blocks", "steps")
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
     for f in hunt.found:
         table.add_row(
             f.id, f"{f.seconds:.0f} s", str(f.seen), str(f.size.requests), str(f.size.blocks),
-            str(f.size.steps), escape(f.cause),
+            str(f.size.steps), escape(f.cause), escape(", ".join(f.needs)),
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
     click.echo(f"each with scenario, reproducer, test, trace and explanation below {hunt.folder}/findings")

@@ -37,8 +37,8 @@ class State(Struct, kw_only=True):
     seed: int
     seconds: float = 0.0
     next: dict[str, int] = {}  #: process -> number of its next case
-    known: list[tuple[str, str]] = []  #: property and signature
-    seen: dict[str, int] = {}  #: id of a finding -> cases that showed it
+    known: list[list[str]] = []  #: property, signature, and what the shrunk scenario needs
+    seen: dict[str, int] = {}  #: property and signature -> further cases that showed it
     cases: int = 0
     coverage: int = 0
     lost: int = 0  #: cases in which the engine's process died

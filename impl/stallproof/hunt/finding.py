@@ -36,12 +36,13 @@ class Size(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Finding(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One property broken in one way. ``cause`` and ``property`` together are what makes it distinct."""
+    """One property broken in one way. ``property``, ``cause`` and ``needs`` make it distinct."""
 
     schema: str = SCHEMA
-    id: str  #: property and the first digits of a hash of the cause; name of the folder
+    id: str  #: property and the first digits of a hash of cause and needs; name of the folder
     property: str
     cause: str  #: signature of the last change before the property broke, without names and numbers
+    needs: list[str] = []  #: what the shrunk scenario uses beyond plain requests on a plain pool
     text: str  #: what the judge said of the shrunk scenario
     scheduler: str  #: as given: ``stock``, ``stallproof`` or a dotted class name
     version: str  #: vLLM release it was found on

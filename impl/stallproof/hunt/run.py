@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Hunt:
             "scheduler": self.scheduler, "seed": self.seed, "job": k, "first": state.next.get(str(k), 0),
             "cases": self.cases, "seconds": self.seconds, "changes": self.changes,
             "corpus": msgspec.to_builtins(self.corpus.scenarios), "coverage": sorted(self.corpus.features),
-            "known": [list(x) for x in state.known], "elapsed": self.before,
+            "known": state.known, "elapsed": self.before,
         }  # fmt: skip
         return {"version": self.version, "job": job}
 
@@ -83,12 +83,15 @@ class Hunt:
         elif kind == "corpus":
             self.corpus.add(data)
         elif kind == "again":
-            fid = identity(data["property"], data["cause"])
-            state.seen[fid] = state.seen.get(fid, 0) + 1
+            self._again(data["property"], data["cause"])
         elif kind == "lost":
             state.lost += 1
         elif kind == "finding":
             self._finding(data)
+
+    def _again(self, prop: str, cause: str) -> None:
+        key = f"{prop}: {cause}"
+        self.corpus.state.seen[key] = self.corpus.state.seen.get(key, 0) + 1
 
     def _count(self) -> None:
         state = self.corpus.state
@@ -102,19 +105,20 @@ class Hunt:
     def _finding(self, data: dict[str, Any]) -> None:
         prop, cause = data["property"], data["cause"]
         state = self.corpus.state
-        for key in ((prop, data["raw"]), (prop, cause)):
+        uses = data["needs"]
+        for key in ([prop, data["raw"], *uses], [prop, cause, *uses]):
             if key not in state.known:
                 state.known.append(key)
-        fid = identity(prop, cause)
+        fid = identity(prop, cause, uses)
         if any(f.id == fid for f in self.found):
-            state.seen[fid] = state.seen.get(fid, 0) + 1
+            self._again(prop, cause)
             return
         small = msgspec.convert(data["scenario"], Scenario)
         large = msgspec.convert(data["before"], Scenario)
         small.id, small.title, small.story = fid.lower(), f"{prop}: {cause}"[:120], data["text"]
         small.expect.stock = {self.version: prop} if self.scheduler == "stock" else {}
         made = Finding(
-            id=fid, property=prop, cause=cause, text=data["text"], scheduler=self.scheduler,
+            id=fid, property=prop, cause=cause, needs=uses, text=data["text"], scheduler=self.scheduler,
             version=self.version, violated=data["violated"], seed=self.seed, case=data["case"],
             seconds=data["seconds"], size=size_of(small, data["steps"]),
             before=size_of(large, data["steps_before"]),
@@ -130,7 +134,7 @@ class Hunt:
         """Run each finding once more in a process of its own, with a trace, and write what belongs to it."""
         todo = [f for f in self.found if not (self._folder(f) / "explanation.txt").exists()]
         for f in self.found:
-            f.seen = 1 + self.corpus.state.seen.get(f.id, 0)
+            f.seen = 1 + self.corpus.state.seen.get(f"{f.property}: {f.cause}", 0)
             findings.save(self._folder(f), f)
         if not todo:
             return
@@ -147,6 +151,7 @@ class Hunt:
         return self.folder / "findings" / f.id
 
 
-def identity(prop: str, cause: str) -> str:
-    """Name of a finding: its property and the first digits of a hash of its cause."""
-    return f"{prop}-{hashlib.sha256(cause.encode()).hexdigest()[:8]}"
+def identity(prop: str, cause: str, uses: Iterable[str]) -> str:
+    """Name of a finding: its property and the first digits of a hash of its cause and of what it needs."""
+    text = "\n".join((cause, *sorted(uses)))
+    return f"{prop}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -7,6 +7,7 @@ anything but when to stop. Knows no engine: ``bench`` runs a scenario and says w
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
@@ -22,6 +23,10 @@ SLOW = frozenset(("Termination", "NoStarvation", "BoundedWait"))
 #: share of cases made by changing a scenario of the corpus, once there are some
 _CHANGED = 0.6
 _CORPUS = 600
+#: how often a signature must have been seen for a case of it to be made small: two causes may look alike
+_LOOKED = (0, 6, 40, 250)
+#: unconfirmed failures of one signature after which it is not looked at any more
+_FAILS = 6
 
 
 class Bench(Protocol):
@@ -44,7 +49,7 @@ class Job(msgspec.Struct, kw_only=True):
     shrink_steps: int = 12_000  #: scheduling calls that shrinking one finding may take
     corpus: list[Scenario] = []
     coverage: list[int] = []
-    known: list[tuple[str, str]] = []  #: property and signature of what was seen before
+    known: list[list[str]] = []  #: property, signature and needs of what was found before
     elapsed: float = 0.0  #: seconds of the hunt so far
 
 
@@ -55,8 +60,13 @@ class Hunter:
         self.bench, self.job, self.tell = bench, job, tell
         self.corpus = list(job.corpus)
         self.coverage = set(job.coverage)
-        self.raw: set[tuple[str, str]] = {(p, c) for p, c in job.known}
-        self.known: set[tuple[str, str]] = set(self.raw)
+        self.seen: Counter[tuple[str, str]] = Counter()
+        self.fails: Counter[tuple[str, str]] = Counter()
+        #: property and signature -> what their shrunk scenarios need, of each finding
+        self.known: dict[tuple[str, str], list[frozenset[str]]] = {}
+        for prop, cause, *uses in job.known:
+            self.known.setdefault((prop, cause), []).append(frozenset(uses))
+            self.seen[prop, cause] = 1
         self.case = job.first
         self.started = time.monotonic()
         self.dropped = self.invalid = 0
@@ -105,18 +115,19 @@ class Hunter:
                 del self.corpus[: len(self.corpus) - _CORPUS]
             self.tell("corpus", {"scenario": msgspec.to_builtins(s), "coverage": sorted(new)})
         for prop, cause in sorted(got.causes.items()):
-            if (prop, cause) in self.raw:
-                self.tell("again", {"property": prop, "cause": cause})
-            else:
-                self.raw.add((prop, cause))
+            key = (prop, cause)
+            if self.fails[key] < _FAILS and self.seen[key] in _LOOKED:
                 self._finding(s, prop, cause, got, number)
+            else:
+                self.tell("again", {"property": prop, "cause": cause})
+            self.seen[key] += 1
 
     # ------------------------------------------------------------ findings
 
     def _finding(self, s: Scenario, prop: str, cause: str, got: Any, number: int) -> None:
         first = self.seconds()
         if not self.confirmed(s, prop, cause):
-            self.dropped += 1
+            self._unconfirmed(prop, cause)
             return
         self.steps = self.job.shrink_steps
         small, used = shrink(s, lambda t: self._same(t, prop, cause), self.job.shrink_runs)
@@ -127,21 +138,28 @@ class Hunter:
             )
         final = self.bench.run(small)
         if final is None or prop not in final.causes:
-            self.dropped += 1
+            self._unconfirmed(prop, cause)
             return
         small, final = self._shorter(small, prop, final)
-        key = (prop, final.causes[prop])
-        if key in self.known and key != (prop, cause):
+        key, uses = (prop, final.causes[prop]), frozenset(space.needs(small))
+        before = self.known.setdefault(key, [])
+        if any(uses >= b for b in before):  # the same in more words
             self.tell("again", {"property": prop, "cause": key[1]})
             return
-        self.known.add(key)
-        self.raw.add(key)
+        before.append(uses)
+        self.seen[key] += key != (prop, cause)
         self.tell("finding", {
-            "property": prop, "cause": key[1], "raw": cause, "text": final.texts[prop],
+            "property": prop, "cause": key[1], "raw": cause, "needs": sorted(uses), "text": final.texts[prop],
             "violated": dict(final.texts), "case": number, "seconds": round(first, 3), "runs": used,
             "scenario": msgspec.to_builtins(small), "before": msgspec.to_builtins(s), "steps": final.steps,
             "steps_before": got.steps,
         })  # fmt: skip
+
+    def _unconfirmed(self, prop: str, cause: str) -> None:
+        """Another case with this signature gets another chance, a few times."""
+        self.dropped += 1
+        self.fails[prop, cause] += 1
+        self.seen[prop, cause] -= 1
 
     def confirmed(self, s: Scenario, prop: str, cause: str) -> bool:
         """It shows again, and a much longer run does not mend it."""

@@ -54,10 +54,9 @@ def hunt_slice(case: dict[str, Any], tick: Callable[..., None]) -> dict[str, Any
                     job["corpus"] = [*job.get("corpus", []), message["scenario"]]
                     job["coverage"] = [*job.get("coverage", []), *message["coverage"]]
                 elif kind == "finding":
-                    job["known"] = [
-                        *job.get("known", []), [message["property"], message["raw"]],
-                        [message["property"], message["cause"]],
-                    ]  # fmt: skip
+                    job["known"] = [*job.get("known", []), *(
+                        [message["property"], message[name], *message["needs"]] for name in ("raw", "cause")
+                    )]  # fmt: skip
         at: int = last["case"] if "case" in last else job.get("first", 0)
         if life == _LIVES - 1 or "case" not in last:
             raise BadInput(f"the process of vLLM {version} died in case {at}:\n    {tail}")

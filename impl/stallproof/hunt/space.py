@@ -291,6 +291,38 @@ def oversize(s: Scenario) -> str:
     return worst
 
 
+def needs(s: Scenario) -> list[str]:
+    """What ``s`` uses beyond plain requests on a plain pool. Of a shrunk scenario: what its failure needs."""
+    e = s.engine
+    out = {
+        "several batches in flight": e.depth > 1, "priorities": e.policy == "priority",
+        "prefix caching": e.prefix_caching, "a window": bool(e.window or any(e.groups)),
+        "several KV groups": len(e.groups) > 1, "adapters": bool(e.max_loras),
+        "look-ahead": bool(e.lookahead),
+        "zeroing": e.zeroing, "loose admission": not e.full_fit, "whole prompts": not e.chunked_prefill,
+        "a chunk cap": bool(e.chunk_cap), "newcomers": bool(s.stream),
+        "several requests": sum(q.count for q in s.request) > 1, "policy fail": e.load_failure == "fail",
+    }  # fmt: skip
+    for a in s.at:
+        out[a.do] = a.do != "resume"
+    for r in s.report:
+        out[f"a stray {r.kind}"] = True
+    for q in s.request:
+        if q.load:
+            what = "a load" if q.load.outcome == "ok" else f"a load: {q.load.outcome}"
+            out[f"{what} in step" if q.load.mode == "sync" else what] = bool(q.load.tokens)
+            out["not yet"] = out.get("not yet", False) or bool(q.load.defer or q.load.defer_until)
+            out["a late report"] = out.get("a late report", False) or q.load.delay > 40
+        if q.send:
+            out["a send" if q.send.outcome == "ok" else f"a send: {q.send.outcome}"] = True
+        out["an abort"] = out.get("an abort", False) or q.abort >= 0 or bool(q.abort_on)
+        out["a session"] = out.get("a session", False) or bool(q.turns or q.abandoned)
+        if q.grammar:
+            out[f"a grammar: {q.grammar}"] = True
+    out["a load"] = out.get("a load", False) or any(n.load for n in s.stream)
+    return sorted(k for k, used in out.items() if used)
+
+
 # ------------------------------------------------------------ changes
 
 

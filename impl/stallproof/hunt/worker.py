@@ -37,33 +37,19 @@ def _warm(bench: Any) -> None:
     bench.runs = 0
 
 
-def main() -> int:
+def bench_here(scheduler: str) -> Any:
+    """A bench on this process's engine, with the harness's settings and a limit of CPU time per case."""
     # As the harness: deadlines are in seconds, a step is one; internal errors of a guard must show.
     for name in ("LOAD", "DEFERRAL", "WAIT", "SESSION"):
         os.environ.setdefault(f"STALLPROOF_{name}_DEADLINE_S", "64")
     os.environ.setdefault("STALLPROOF_STRICT", "1")
-    out = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+    import vllm
 
-    def tell(kind: str, data: dict[str, Any]) -> None:
-        out.write(msgspec.json.encode({"kind": kind, **data}) + b"\n")
+    from stallproof.harness.config import scheduler_class
+    from stallproof.hunt.case import Bench
 
-    from stallproof.hunt.search import Hunter, Job
-
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    try:
-        import vllm
-
-        version = str(vllm.__version__)
-        from stallproof.harness.config import scheduler_class
-
-        scheduler_class(job.scheduler, 2)
-        from stallproof.hunt.case import Bench
-    except Exception as exc:
-        tell("error", {"text": f"{type(exc).__name__}: {exc}"})
-        return 2
-
+    scheduler_class(scheduler, 2)
     signal.signal(signal.SIGPROF, _stuck)
-    faulthandler.register(signal.SIGUSR1)
 
     class Limited(Bench):
         def run(self, s: Any) -> Any:
@@ -75,10 +61,27 @@ def main() -> int:
                 if self.runs % 64 == 0:
                     gc.collect()
 
-    bench = Limited(job.scheduler, version)
+    return Limited(scheduler, str(vllm.__version__))
+
+
+def main() -> int:
+    out = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+    faulthandler.register(signal.SIGUSR1)
+
+    def tell(kind: str, data: dict[str, Any]) -> None:
+        out.write(msgspec.json.encode({"kind": kind, **data}) + b"\n")
+
+    from stallproof.hunt.search import Hunter, Job
+
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    try:
+        bench = bench_here(job.scheduler)
+    except Exception as exc:
+        tell("error", {"text": f"{type(exc).__name__}: {exc}"})
+        return 2
     _warm(bench)
     hunter = Hunter(bench, job, tell)
-    tell("ready", {"version": version})
+    tell("ready", {"version": bench.version})
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,0 +1,168 @@
+"""Which catalogued root causes did a hunt find? ``hunt_rediscovery.py FOLDER... [-o PAGE]``.
+
+FOLDERs are those of finished hunts on stock. The hunt itself knows nothing of the catalogue; this looks at
+what it left behind. A finding counts as root cause X only if all of these hold:
+
+* X's scenario of the test suite breaks the same property on the hunted release, with the same cause: the
+  signature of the shrunk finding names no kind of request, block or step that X's does not,
+* on every release where X's scenario is expected to fail, the shrunk scenario breaks that property, too,
+* on every release where X's scenario is expected to pass, it does not.
+
+A finding that fits several root causes counts for none of them unless it is the only one that fits one of
+them; what is left over is listed. Runs on every supported release that is installed (``stallproof engines up
+--all``); releases that are not are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from stallproof import engines, scenario
+from stallproof.hunt import finding as findings
+from stallproof.hunt.causes import Answer, causes
+from stallproof.hunt.finding import Finding
+from stallproof.hunt.search import within
+from stallproof.scenario import Scenario
+
+Row = tuple[Path, Finding, Scenario]
+
+
+def read(folders: Iterable[Path]) -> list[Row]:
+    """The findings of hunts on stock, by release and time."""
+    rows = [(f.parent, *findings.read(f)) for d in folders for f in sorted(d.glob("findings/*/finding.json"))]
+    return sorted((r for r in rows if r[1].scheduler == "stock"), key=lambda r: (r[1].version, r[1].seconds))
+
+
+def known(versions: Iterable[str]) -> dict[tuple[str, str], dict[str, Answer]]:
+    """(id of a scenario) on a release -> what it breaks there, and why."""
+    every = [s for s in scenario.load_all("tests/scenarios") if not s.engine.base]
+    got: dict[tuple[str, str], dict[str, Answer]] = {}
+    for v in versions:
+        which = [s for s in every if not s.versions or v in s.versions]
+        for s, answer in zip(which, causes(v, "stock", which), strict=True):
+            got.setdefault((s.id, s.source[0]), {})[v] = answer
+    return got
+
+
+def fits(x: Scenario, judged: dict[str, Answer], f: Finding, seen: dict[str, Answer]) -> bool:
+    """Whether finding ``f``, which on each release showed ``seen``, is the root cause of ``x``."""
+    here = judged.get(f.version)
+    if here is None or f.property not in here.causes:
+        return False
+    if not within(f.cause, here.causes[f.property]):
+        return False
+    for v, answer in seen.items():
+        if x.versions and v not in x.versions:
+            continue
+        wanted = scenario.expected(x.expect.stock, v) != "ok"
+        if answer.refused or (f.property in answer.causes) != wanted:
+            return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", type=Path, help="write the page here")
+    args = parser.parse_args()
+    rows = read(args.folders)
+    if not rows:
+        print("no findings on stock below these folders", file=sys.stderr)
+        return 2
+    up = [v for v in engines.MATRIX if engines.is_up(v)]
+    seen: list[dict[str, Answer]] = [{} for _ in rows]
+    for v in up:
+        print(f"vLLM {v}: {len(rows)} findings", file=sys.stderr, flush=True)
+        for k, answer in enumerate(causes(v, "stock", [s for _, _, s in rows])):
+            seen[k][v] = answer
+    judged = known({f.version for _, f, _ in rows})
+    every = {s.id: s for s in scenario.load_all("tests/scenarios")}
+    found: dict[str, list[int]] = defaultdict(list)
+    for k, (_, f, _) in enumerate(rows):
+        for (sid, _), answers in judged.items():
+            if fits(every[sid], answers, f, seen[k]):
+                found[every[sid].source[0]].append(k)
+    text = page(rows, seen, found, up)
+    if args.output:
+        args.output.write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def distinct(found: dict[str, list[int]]) -> dict[str, int]:
+    """Root cause -> the finding that stands for it; no finding stands for two (largest assignment)."""
+    chosen: dict[int, str] = {}
+
+    def place(cause: str, tried: set[int]) -> bool:
+        for k in found[cause]:
+            if k not in tried:
+                tried.add(k)
+                if k not in chosen or place(chosen[k], tried):
+                    chosen[k] = cause
+                    return True
+        return False
+
+    for cause in sorted(found, key=lambda c: len(found[c])):
+        place(cause, set())
+    return {cause: k for k, cause in chosen.items()}
+
+
+def spans(versions: list[str], up: list[str]) -> str:
+    """Releases as ranges, by the order of ``up``."""
+    out: list[str] = []
+    for v in versions:
+        if out and up.index(v) == up.index(out[-1].rpartition("..")[2]) + 1:
+            out[-1] = out[-1].partition("..")[0] + ".." + v
+        else:
+            out.append(v)
+    return ", ".join(out) or "none"
+
+
+def page(rows: list[Row], seen: list[dict[str, Answer]], found: dict[str, list[int]], up: list[str]) -> str:
+    """The Markdown page."""
+    stand = distinct(found)
+    hunted = sorted({f.version for _, f, _ in rows})
+    fails = [
+        spans([v for v in up if f.property in a[v].causes], up)
+        for (_, f, _), a in zip(rows, seen, strict=True)
+    ]
+    lines = [
+        "# What hunts on stock vLLM found",
+        "",
+        "<!-- generated by `make hunt-rediscovery`; do not edit -->",
+        "",
+        f"{len(rows)} findings on vLLM {', '.join(hunted)}; **{len(stand)} distinct root causes of the "
+        "catalogue** among them. How a finding is judged stands at the head of "
+        "`benchmarks/hunt_rediscovery.py`. Each finding was run again on "
+        f"{', '.join(up)}. Times count from the first case, on a machine shared with other work; size is "
+        "requests / blocks / steps of the shrunk scenario.",
+        "",
+        "| root cause | found on | property | after | size | its scenario fails on |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cause, k in sorted(stand.items(), key=lambda x: (rows[x[1]][1].version, rows[x[1]][1].seconds)):
+        f = rows[k][1]
+        lines.append(
+            f"| {cause} | {f.version} | {f.property} | {f.seconds:.0f} s | "
+            f"{f.size.requests} / {f.size.blocks} / {f.size.steps} | {fails[k]} |"
+        )
+    lines += [
+        "", "## All findings", "",
+        "| found on | property | cause | after | size | fails on | root cause |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for k, (_, f, _) in enumerate(rows):
+        cause = ", ".join(c for c, ks in found.items() if k in ks)
+        lines.append(
+            f"| {f.version} | {f.property} | {f.cause.replace('|', ';')} | {f.seconds:.0f} s | "
+            f"{f.size.requests} / {f.size.blocks} / {f.size.steps} | {fails[k]} | {cause} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
