@@ -196,7 +196,8 @@ def finding_raw(cause: str) -> dict[str, Any]:
     s = msgspec.to_builtins(space.fresh(Random(1), "c"))
     return {
         "property": "NoWedge", "cause": cause, "raw": "raw " + cause, "needs": ["a load"],
-        "text": "stuck", "violated": {}, "case": 3, "seconds": 1.5, "runs": 9, "scenario": s, "before": s, "steps": 4, "steps_before": 8,
+        "text": "stuck", "violated": {}, "case": 3, "seconds": 1.5, "runs": 9,
+        "scenario": s, "before": s, "steps": 4, "steps_before": 8,
     }  # fmt: skip
 
 
