@@ -188,6 +188,8 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None,
 def scheduler_class(name: str, depth: int, variant: str = "") -> type:
     """``stock``, ``stallproof`` or a dotted name; stock and ours come in two kinds, by ``depth``.
 
+    What a dotted name means is a class, or a function that makes one for ``depth``.
+
     ``variant``: stock and ours over it are those of a fork, see :mod:`stallproof.harness.variants`.
     """
     from importlib import import_module
@@ -208,4 +210,5 @@ def scheduler_class(name: str, depth: int, variant: str = "") -> type:
     if name == "stallproof":
         return getattr(import_module("stallproof.vllm"), "AsyncScheduler" if depth == 2 else "Scheduler")
     module, _, cls = name.rpartition(".")
-    return getattr(import_module(module), cls)
+    found = getattr(import_module(module), cls)
+    return found if isinstance(found, type) else found(depth)
