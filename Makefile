@@ -119,8 +119,8 @@ trace-sensitivity: $(STAMP) ## alter every field of the recorded traces and see 
 	@$(BIN)/python -m stallproof.trace.mutate $(or $(TRACE),$(TRACES))
 
 .PHONY: trace-lockstep
-trace-lockstep: $(STAMP) ## N random workloads on each release, every call checked (N=1000 VLLM="0.23.0 0.32.0")
-	@STALLPROOF_LOCKSTEP=$(or $(N),1000) $(if $(VLLM),STALLPROOF_MATRIX="$(VLLM)") $(BIN)/pytest -q tests/trace/test_lockstep.py
+trace-lockstep: $(STAMP) ## N random workloads on each release, every call checked (N=2000 VLLM="0.23.0 0.32.0" SEED=0 WRITE=docs/engine-contract.md)
+	@$(BIN)/python -m tests.trace.lockstep --count $(or $(N),1000) --seed $(or $(SEED),0) $(if $(VLLM),--versions "$(VLLM)") $(if $(WRITE),--write $(WRITE))
 
 .PHONY: trace-docs
 trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
@@ -136,8 +136,12 @@ example-fork: $(STAMP) ## a forked scheduler that lost a fence is caught (exampl
 	@! PYTHONPATH=$(CURDIR)/examples/fork $(BIN)/stallproof run examples/fork/reuse.toml --vllm $(or $(VLLM),0.32.0) --scheduler forked.ForkedScheduler
 
 .PHONY: test-upstream
-test-upstream: $(STAMP) ## vLLM's own scheduler tests, its classes against ours (VLLM=0.32.0, ARGS=--fast)
+test-upstream: $(STAMP) ## vLLM's own scheduler tests, its classes against ours (VLLM=0.32.0, ARGS=--fast; --check)
 	@$(BIN)/python tests/vllm_class/upstream/run.py $(or $(VLLM),0.32.0) $(or $(ARGS),--whole)
+
+.PHONY: engine-runs
+engine-runs: $(STAMP) ## a real engine on CPU under pressure, LLM() and `vllm serve` (N=600 requests, VLLM=0.28.0)
+	@STALLPROOF_ENGINE_REQUESTS=$(or $(N),600) STALLPROOF_ENGINE_VERSION=$(or $(VLLM),0.32.0) $(BIN)/pytest -q -s tests/engine_runs
 
 .PHONY: bench-overhead
 bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)

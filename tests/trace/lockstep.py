@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class Worker:
     """One engine process; :meth:`ask` runs workloads in it. A context manager."""
 
     def __init__(self, version: str) -> None:
+        self.version = version
         engine = engines.get(version)
         read, write = os.pipe()
         self.noise = tempfile.TemporaryFile()  # noqa: SIM115
@@ -124,16 +125,15 @@ class Outcome:
         }
 
 
-def run(version: str, first: int, count: int, keep: str = "", progress: bool = False) -> dict[str, Outcome]:
-    """``count`` workloads from seed ``first`` on both classes of one release."""
+def run(worker: Worker, seeds: Sequence[int], keep: str = "", progress: bool = False) -> dict[str, Outcome]:
+    """The workloads of these seeds on both classes of one release."""
     out = {c: Outcome() for c in CLASSES}
-    jobs = ({"seed": seed, "keep": keep} for seed in range(first, first + count))
-    with Worker(version) as worker:
-        for i, answer in enumerate(worker.ask(jobs)):
-            for c in CLASSES:
-                out[c].add(f"w{first + i}", answer[c])
-            if progress and (i + 1) % 100 == 0:
-                print(f"  {version}: {i + 1} of {count}", file=sys.stderr)
+    jobs = ({"seed": seed, "keep": keep} for seed in seeds)
+    for i, (seed, answer) in enumerate(zip(seeds, worker.ask(jobs), strict=True), 1):
+        for c in CLASSES:
+            out[c].add(f"w{seed}", answer[c])
+        if progress and i % 100 == 0:
+            print(f"  {worker.version}: {i} of {len(seeds)}", file=sys.stderr)
     return out
 
 
@@ -226,9 +226,9 @@ def main(argv: list[str] | None = None) -> int:
         t0 = time.monotonic()
         if a.keep:
             Path(a.keep, version).mkdir(parents=True, exist_ok=True)
-        results[version] = run(
-            version, a.seed, a.count, str(Path(a.keep, version)) if a.keep else "", progress=True
-        )
+        with Worker(version) as worker:
+            seeds = range(a.seed, a.seed + a.count)
+            results[version] = run(worker, seeds, str(Path(a.keep, version)) if a.keep else "", progress=True)
         seconds = time.monotonic() - t0
         rate = 2 * a.count / seconds
         print(f"{version}: {a.count} workloads on two classes in {seconds:.0f} s ({rate:.1f} runs/s)")

@@ -1,6 +1,7 @@
 """Runs inside an engine's interpreter: random workloads on the real scheduler, each call checked at once.
 
-Reads one JSON object per line from standard input: ``{"seed": n}`` or ``{"toml": text}``, and ``"keep"``: a
+Reads one JSON object per line from standard input: ``{"seed": n}`` or ``{"toml": text}``; ``"engine"``
+changes fields of the seed's engine, ``"partial"`` makes prefix hits end inside a block, ``"keep"`` names a
 folder for the traces of this workload. Answers each on the file descriptor given as the first argument, with
 one result per scheduler class. One process per release: an engine takes seconds to import, a workload
 milliseconds.
@@ -61,7 +62,22 @@ def judged(path: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def one(folder: Path, text: str, name: str, scheduler: str, version: str) -> dict[str, Any]:
+def hit_in_part(sched: Any) -> None:
+    """Prefix hits end inside a block, as in hybrid models: the engine then copies the block."""
+    manager = sched.kv_cache_manager
+    call = manager.get_computed_blocks
+
+    def get_computed_blocks(*args: Any, **kwargs: Any) -> Any:
+        blocks, tokens, *rest = call(*args, **kwargs)
+        return (blocks, max(tokens - 5, 0), *rest)
+
+    if any(hasattr(m, "_apply_cow") for m in manager.coordinator.single_type_managers):
+        manager.get_computed_blocks = get_computed_blocks
+
+
+def one(
+    folder: Path, text: str, name: str, scheduler: str, version: str, partial: bool = False
+) -> dict[str, Any]:
     from stallproof.harness.config import scheduler_class
     from stallproof.harness.drive import Run
     from stallproof.scenario import load
@@ -72,6 +88,8 @@ def one(folder: Path, text: str, name: str, scheduler: str, version: str) -> dic
     sc = load(path)
     trace = str(folder / f"{scheduler}-{name}.jsonl")
     run = Run(sc, scheduler_class(scheduler, sc.engine.depth, sc.engine.base), version, scheduler, trace)
+    if partial:
+        hit_in_part(run.sched)
     try:
         result = run.go()
     finally:
@@ -95,12 +113,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as spare:
         for line in sys.stdin:
             job = json.loads(line)
-            text = job.get("toml") or toml(scenario(job["seed"]))
+            if not (text := job.get("toml", "")):
+                made = scenario(job["seed"])
+                made["engine"] |= job.get("engine", {})
+                text = toml(made)
             name = f"w{job.get('seed', 0)}"
             answer: dict[str, Any] = {}
             for scheduler in job.get("schedulers", ("stock", "stallproof")):
                 try:
-                    answer[scheduler] = one(Path(job.get("keep") or spare), text, name, scheduler, version)
+                    folder, partial = Path(job.get("keep") or spare), job.get("partial", False)
+                    answer[scheduler] = one(folder, text, name, scheduler, version, partial)
                 except Exception:
                     answer[scheduler] = {"error": traceback.format_exc()}
             print(json.dumps(answer), file=out, flush=True)

@@ -275,6 +275,7 @@ CASES = {
         ),
     ),
     "starvation": ("NoStarvation", lambda: _starve()),
+    "starvation without a load": ("NoStarvation", lambda: _starve_loading(False)),
     "livelock": ("Termination", lambda: _livelock()),
     # policy
     "newcomer passes a refused one": (
@@ -489,6 +490,23 @@ def _starve(calls=80, newcomers=True):
     return h
 
 
+def _starve_loading(loads):
+    """``old`` is refused 31 times, then loads while newcomers are served, then is refused once more."""
+    h = Hand(pool=4, depth=2).add("old", "other", prompt=16)
+    for _ in range(31):
+        h.call(Refuse("old", 4, "blocks"), NotYet("other")).upd()
+    if loads:
+        h.call(Alloc("old", [1, 2]), Load("old", 1, [1, 2], "async", 8), Start("old", 1)).upd()
+    for i in range(10):
+        r = f"n{i}"
+        h.add(r, prompt=2, max_tokens=1)
+        h.call(Alloc(r, [3]), Admit(r, 0), tok={r: 2})
+        h.upd(Finish(r, "length", 1), Free(r, [3]), out={r: 1})
+    if loads:
+        h.upd_recv()
+    return h.call(Refuse("old", 2, "blocks")).upd()
+
+
 def _livelock(calls=220):
     """Two requests take each other's blocks for ever."""
     h = Hand(pool=2, depth=1).add("a", "b", prompt=8)
@@ -624,8 +642,19 @@ CONTROLS = {
     "aborted with nothing to hand over": lambda: ran().upd(
         Finish("a", "abort", 1), Free("a", [1]), Store("s", "a", []), Stored("s"), out={"a": 1}
     ),
+    "hit in a block that a synchronous load fills": lambda: load("sync").call(
+        Share("b", [1, 2]), Admit("b", 3), tok={"b": 1}
+    ),
+    "newcomers while the refused request loads": lambda: _starve_loading(True),
     "arrival alone": lambda: Hand().out(Add("z", 0, 0.0, 1, 1)),
 }
+
+
+def _upd_recv(self):
+    return self.call().upd(Recv("old", 1)).call(Promote("old")).upd()
+
+
+Hand.upd_recv = _upd_recv
 
 
 def _upd_unpin(self):

@@ -55,7 +55,7 @@ def scenario(source: int | random.Random) -> dict[str, Any]:
 def _request(rng: random.Random, i: int, engine: dict[str, Any]) -> dict[str, Any]:
     pick, block, role = rng.choice, engine["block_size"], engine["role"]
     room = engine["blocks"] * block
-    prompt = rng.randint(1, max(2, min(160, room // 2)))
+    prompt = rng.randint(2, max(2, min(160, room // 2)))
     q: dict[str, Any] = {
         "id": f"q{i}",
         "prompt": prompt,
@@ -78,7 +78,7 @@ def _request(rng: random.Random, i: int, engine: dict[str, Any]) -> dict[str, An
         outcome = pick(["ok"] * 7 + ["fail", "partial", "late"])
         q["load"] = {
             "tokens": rng.randint(0, prompt // block) * block if rng.random() < 0.8 else prompt,
-            "delay": rng.randint(0, 6) if outcome != "late" else rng.randint(DEADLINE + 1, DEADLINE + 12),
+            "delay": rng.randint(1, 6) if outcome != "late" else rng.randint(DEADLINE + 1, DEADLINE + 12),
             "defer": pick([0, 0, 1, 3]) if rng.random() < 0.97 else DEADLINE + 6,
             "mode": pick(["async", "async", "async", "sync"]),
             "outcome": outcome if outcome != "late" else "ok",

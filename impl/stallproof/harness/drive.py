@@ -87,7 +87,7 @@ class Run:
         self.sched._sp_now = lambda: float(self.step)
         self.rec = rec
         self.connector = self.sched.connector
-        self.flight: deque[tuple[Any, dict[str, bool]]] = deque()
+        self.flight: deque[tuple[Any, dict[str, bool], int]] = deque()
         self.step = 0
         self.loads: list[tuple[int, Any]] = []
         self.sends: list[tuple[int, str, str]] = []
@@ -283,7 +283,7 @@ class Run:
         if meta is not None:
             self.loads += [(self.step, x) for x in meta.loads]
             self.sends += [(self.step + s["delay"], r, s["outcome"]) for r, s in meta.sends]
-        self.flight.append((output, samples))
+        self.flight.append((output, samples, self.step))
 
     def _wedge(self, output: Any, before: dict[str, int]) -> None:
         """Work to do, nothing in flight, nothing pending outside, and the call does nothing."""
@@ -336,7 +336,7 @@ class Run:
     def _process(self) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
 
-        output, samples = self.flight.popleft()
+        output, samples, dispatched = self.flight.popleft()
         ids = list(output.num_scheduled_tokens)
         sampled = [[3 + (len(r) + self.outputs.get(r, 0)) % 500] if samples.get(r) else [] for r in ids]
         result = ModelRunnerOutput(
@@ -346,7 +346,7 @@ class Run:
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
-            kv_connector_output=self._reports(),
+            kv_connector_output=self._reports(dispatched),
         )
         produced = self.sched.update_from_output(output, result)
         for client in produced.values():
@@ -367,8 +367,12 @@ class Run:
             self.ended[rid] = how
             self.end_step[rid] = self.step
 
-    def _reports(self) -> Any:
-        """What the connector's worker half reports with this step."""
+    def _reports(self, dispatched: int) -> Any:
+        """What the connector's worker half reports with the step of that number.
+
+        A synchronous load is part of its step: it is reported with that step's output, not with the output of
+        the step before, which is processed while its own is in flight.
+        """
         if self.connector is None:
             return None
         from vllm.v1.outputs import KVConnectorOutput
@@ -380,7 +384,7 @@ class Run:
         for started, x in self.loads:
             outcome, delay = x.script.get("outcome", "ok"), x.script.get("delay", 2)
             sync = x.script.get("mode") == "sync"
-            if outcome == "lost" or (self.step - started < delay and not sync):
+            if outcome == "lost" or (started > dispatched if sync else self.step - started < delay):
                 left.append((started, x))
                 continue
             if outcome in ("fail", "fail_silent"):

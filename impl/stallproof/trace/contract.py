@@ -48,7 +48,7 @@ CLAUSES: dict[str, Clause] = {
     ),
     "DeviceInOrder": Clause(
         ("StepOrder",), "a step is processed that touched blocks which were given up meanwhile",
-        "the device-done mark goes back", 20, 20,
+        "the device-done mark goes back", 10, 10,
     ),
     "FreshFromPool": Clause(
         ("Conservation", "OneOwner"), "a block is handed out",

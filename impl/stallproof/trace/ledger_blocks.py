@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from . import schema as s
 from .ledger_state import Req, State, some
-from .schema import FINISHED
+from .schema import FINISHED, RUNNING
 
 
 class Blocks(State):
@@ -122,7 +122,7 @@ class Blocks(State):
         if self.loads:
             for load in self.loads.values():
                 hit = load.blocks.intersection(blocks)
-                if hit and load.r != e.r:
+                if hit and load.r != e.r and load.mode == "async":  # a sync load is ahead of its step's work
                     b = min(hit)
                     self.bad(
                         "XferSafe",
@@ -256,6 +256,8 @@ class Blocks(State):
         q = self.reqs.get(e.r) or self.req(e.r, "a release")
         if q is not None:
             self._drop(self._give(q, e))
+            if q.hits > 0 and q.blocks and q.st != RUNNING:
+                q.hits = -1  # a block hit in part was copied: the hit ends inside it
 
     def prune(self, e: s.Prune) -> None:
         q = self.req(e.r, "a pruning")

@@ -3,7 +3,8 @@
 A rule has one name everywhere (see :mod:`stallproof.core.rules`). What is checked of each:
 
 * NoInversion: no request behind a refused one that holds nothing is given blocks in that call; a running
-  request that waits or takes a victim ends the call's admissions.
+  request that waits or takes a victim ends the call's admissions. (A request whose load failed gives its
+  blocks up in the call that serves it again: in that call it counts as the holder it was.)
 * OneOrder: within a call holders are served first, then those that hold nothing, each in scheduling order.
 * VictimOrder: victims are behind their target; a victim of preemption is the youngest that runs, a victim of
   eviction the youngest holder that does not.
@@ -65,8 +66,10 @@ class Policy:
         self.held: dict[str, int] = {}  # load past its gate -> calls
         self.received: dict[str, int] = {}  # completed load -> step after which it completed
         self.newest: Req | None = None  # the last newcomer served in this call
+        self.failed: set[str] = set()  # gave up the blocks of a failed load in this call
         for kind in (s.Alloc, s.Share):
             ledger.before(kind, self._grant)
+        ledger.before(s.Free, self._free)
         ledger.after(s.Admit, self._admit)
         ledger.after(s.Load, self._load)
         ledger.after(s.Recv, self._recv)
@@ -98,7 +101,7 @@ class Policy:
     def _grant(self, e: Any) -> None:
         self.refused.pop(e.r, None)
         q = self.led.reqs.get(e.r)
-        if q is None or q.blocks or q.st == RUNNING:
+        if q is None or q.blocks or q.st == RUNNING or e.r in self.failed:
             return
         if e.r not in self.newcomers:
             self.newcomers[e.r] = self.led.event
@@ -112,6 +115,11 @@ class Policy:
                     requests=[e.r, self.newest.r],
                 )
             self.newest = q
+
+    def _free(self, e: s.Free) -> None:
+        q = self.led.reqs.get(e.r)
+        if q is not None and q.loaded < 0 and q.st == RECEIVED:
+            self.failed.add(e.r)  # the call began with it as a holder, and serves it as one
 
     def _need(self, q: Req) -> int:
         """Blocks that its known tokens still need."""
@@ -222,6 +230,7 @@ class Policy:
                     )
         self.newcomers.clear()
         self.refused.clear()
+        self.failed.clear()
         self.newest = None
         for r, step in list(self.received.items()):
             q = led.reqs.get(r)

@@ -270,7 +270,7 @@ class Choices:
                 observed=f"{len(led.pool)} free",
                 requests=[e.r],
             )
-        if e.why == "reserved" and "RuleR" in self.rules:
+        if e.why == "reserved" and "RuleR" in self.rules and not c.lookahead:  # room for drafts is kept, too
             others = [o for o in led.reqs.values() if o is not q and _reserves(o)]
             kept = sum(self._most(o) for o in others)
             if most + kept <= room:

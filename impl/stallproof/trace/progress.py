@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from . import schema as s
 from .ledger import Ledger, Report, Req, Violation, some
-from .schema import FINISHED, RUNNING
+from .schema import FINISHED, LOADING, RUNNING
 
 
 class Thresholds(Struct, frozen=True):
@@ -99,7 +99,8 @@ class Progress:
             if q is not None and not q.blocks and q.st != RUNNING:
                 place = q.place
                 for r, st in self.starving.items():
-                    if r != e.r and self.led.reqs[r].place < place:
+                    ahead = self.led.reqs[r]
+                    if r != e.r and ahead.place < place and ahead.st != LOADING:  # loading, it is served
                         st.served[e.r] = self.led.line
 
     def _settle(self, e: Any) -> None:

@@ -7,7 +7,7 @@ pins, notes) is listed here, in one place, for the writer that hashes it and for
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ RID_FIELDS = ("r", "target")
 #: Event fields with names that may contain a request id.
 NAME_FIELDS = ("who", "job")
 #: Record fields that are keyed by or list request ids.
+_NUMBER = re.compile(rb"(?<![\d.])\d{1,9}(?![\d.])")
 _HEX = re.compile(r"^[0-9a-f]{16}$")
 
 
@@ -88,4 +89,29 @@ def leaks(records: Iterable[Record]) -> list[str]:
     return found
 
 
-__all__ = ["NAME_FIELDS", "RID_FIELDS", "Event", "Rid", "hash_ids", "leaks"]
+def told(
+    lines: Iterable[bytes], secrets: Mapping[str, Sequence[int]], words: Iterable[str] = (), run: int = 4
+) -> list[str]:
+    """Where the text of a trace holds ``run`` tokens in a row of a secret sequence, or one of ``words``.
+
+    ``secrets``: name -> token ids (of a prompt, of an output). Numbers count wherever they stand, in free
+    text too. An empty list proves that the trace tells nothing of them.
+    """
+    grams = {
+        tuple(tokens[i : i + run]): name
+        for name, tokens in secrets.items()
+        for i in range(len(tokens) - run + 1)
+    }
+    texts = [w.encode() for w in words]
+    found = []
+    for n, line in enumerate(lines, 1):
+        numbers = [int(x) for x in _NUMBER.findall(line)]
+        for i in range(len(numbers) - run + 1):
+            name = grams.get(tuple(numbers[i : i + run]))
+            if name is not None:
+                found.append(f"line {n}: tokens of {name}: {numbers[i : i + run]}")
+        found += [f"line {n}: {w.decode()}" for w in texts if w in line]
+    return found
+
+
+__all__ = ["NAME_FIELDS", "RID_FIELDS", "Event", "Rid", "hash_ids", "leaks", "told"]
