@@ -1,0 +1,45 @@
+"""Controls: schedulers with one fault each, which the comparison must tell from vLLM's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+
+class Leaky:
+    """Keeps the blocks of a request that has finished."""
+
+    def _free_blocks(self, request: Any) -> None:
+        del self.requests[request.request_id]  # type: ignore[attr-defined]
+
+
+class NewestFirst:
+    """The last to arrive is the first to be looked at."""
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        waiting = self.waiting  # type: ignore[attr-defined]
+        turned = [waiting.pop_request() for _ in range(len(waiting))]
+        for request in turned:
+            waiting.prepend_request(request)
+        return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+
+class Deaf:
+    """Takes no notice of a load that failed."""
+
+    def _handle_invalid_blocks(self, invalid_block_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        return super()._handle_invalid_blocks(set(), *args, **kwargs)  # type: ignore[misc]
+
+
+_FAULTS = {"leaky": Leaky, "newest-first": NewestFirst, "deaf": Deaf}
+
+
+def pair(name: str) -> tuple[type, type]:
+    """The synchronous and the asynchronous class with fault ``name``."""
+    fault = _FAULTS[name]
+    return (
+        type("Scheduler", (fault, Scheduler), {}),
+        type("AsyncScheduler", (fault, AsyncScheduler), {}),
+    )
