@@ -8,7 +8,16 @@ from stallproof_proofs.theory import Theory
 
 def theories() -> list[Theory]:
     """Every theory. Importing their modules loads Z3."""
-    from stallproof_proofs.proofs import blocks, commit, loops, order, refcount, sums
+    from stallproof_proofs.proofs import (
+        blocks,
+        commit,
+        loops,
+        order,
+        refcount,
+        save_restore,
+        starvation,
+        sums,
+    )
 
     return [
         blocks.gate,
@@ -18,6 +27,8 @@ def theories() -> list[Theory]:
         loops.theory,
         commit.theory,
         order.theory,
+        starvation.theory,
+        save_restore.theory,
     ]
 
 
