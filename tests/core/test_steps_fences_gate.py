@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -122,10 +122,53 @@ class LateDevice(Device):
     lag = 1
 
 
+class MarkedDevice(Device):
+    """The device reports for itself: it may be ahead of the processed steps, and behind them.
+
+    ``truth`` is what it has done; reports reach the scheduler late, but never before they are true.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.truth = 0
+        self.steps.observe(0)
+
+    @precondition(lambda self: self.truth < self.steps.dispatched)
+    @rule()
+    def device_finishes_a_step(self) -> None:
+        self.truth += 1
+        for b in BLOCKS:
+            self.touches[b] = {s for s in self.touches[b] if s > self.truth}
+
+    @rule(behind=st.integers(0, 2))
+    def report(self, behind: int) -> None:
+        self.steps.observe(max(self.truth - behind, 0))
+
+    @precondition(lambda self: self.steps.in_flight > 0)
+    @rule()
+    def process(self) -> None:
+        self.steps.process(1)
+
+
+class OneOfSeveral(MarkedDevice):
+    """The mark speaks for one device of several: it may only delay, so outputs must have come as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps.early = False
+
+    @invariant()
+    def never_ahead_of_the_outputs(self) -> None:
+        assert self.steps.done <= self.steps.processed
+
+
 TestDevice = Device.TestCase
 TestLateDevice = LateDevice.TestCase
-for case in (TestDevice, TestLateDevice):
+TestMarkedDevice = MarkedDevice.TestCase
+TestOneOfSeveral = OneOfSeveral.TestCase
+for case in (TestDevice, TestLateDevice, TestMarkedDevice, TestOneOfSeveral):
     case.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+del case  # pytest would collect it once more
 
 
 class Careless(Device):
@@ -144,6 +187,50 @@ def test_a_fence_without_the_step_being_built_is_caught() -> None:
     )
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Careless, settings=limits)
+
+
+class Lying(MarkedDevice):
+    """The mutant: the device reports a step done that it is still running."""
+
+    @rule(behind=st.integers(0, 2))
+    def report(self, behind: int) -> None:
+        self.steps.observe(self.truth + 1)
+
+
+class Trusting(MarkedDevice):
+    """The mutant: an output that was processed is taken for device done although the device reports."""
+
+    @precondition(lambda self: self.steps.in_flight > 0)
+    @rule()
+    def process(self) -> None:
+        self.steps.process(1)
+        self.steps.observe(self.steps.processed)
+
+
+@pytest.mark.parametrize("mutant", [Lying, Trusting])
+def test_a_mark_that_is_not_true_is_caught(mutant: type[Device]) -> None:
+    limits = settings(
+        max_examples=300, stateful_step_count=15, deadline=None, database=None, phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )  # fmt: skip
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(mutant, settings=limits)
+
+
+def test_a_mark_never_falls_and_never_names_a_step_that_was_not_dispatched() -> None:
+    steps = Steps()
+    for _ in range(3):
+        steps.begin()
+        steps.dispatch(1)
+    assert steps.done == 0
+    steps.observe(7)
+    assert steps.done == 3
+    steps.observe(1)
+    assert steps.done == 3
+    assert steps.idle
+    steps.observe(-1)
+    assert steps.done == steps.processed == 0
+    assert not steps.idle
 
 
 def test_held_loads_start_in_order_of_admission_and_once() -> None:

@@ -264,6 +264,59 @@ def case_gate_with_work_after_the_output_event(series: str) -> None:
         rig.all_done()
 
 
+def case_gate_after_the_last_output(series: str) -> None:
+    """S11 in an engine that has processed everything: the last step's late work may still run."""
+    rig = Rig(OURS, blocks=8, depth=2, role="kv_both")
+    rig.s._sp_steps.lag = 1
+    rig.add("A", 120, 4)
+    rig.schedule()
+    rig.schedule()
+    rig.drain()
+    assert rig.s._sp_steps.in_flight == 0
+    rig.abort("A")
+    rig.add("B", 100, 4, tokens=96)
+    rig.schedule()
+    assert not rig.started, "started while the late work of the last processed step may still run"
+    rig.run()
+    rig.all_done()
+
+
+def case_gate_follows_the_device(series: str) -> None:
+    """Device fences: a load starts when the device is done, before or after the outputs say so."""
+    rig, _, newest = _freed_in_flight(OURS)
+    rig.s._sp_steps.observe(newest)  # nothing is processed yet
+    rig.add("B", 100, 4, tokens=96)
+    rig.schedule()
+    assert rig.started, "the device is done; nothing to wait for"
+    rig.run()
+    rig.all_done()
+
+    rig, _, newest = _freed_in_flight(OURS)
+    rig.s._sp_steps.observe(0)
+    rig.add("B", 100, 4, tokens=96)
+    for _ in range(4):  # every output is processed, but the device reports nothing
+        rig.schedule()
+        rig.process()
+    assert rig.s._sp_steps.processed > newest and not rig.started
+    rig.s._sp_steps.observe(newest + 99)  # more than was dispatched: not believed
+    assert rig.s._sp_steps.done == rig.s._sp_steps.dispatched
+    rig.schedule()
+    assert rig.started
+    rig.run()
+    rig.all_done()
+
+    rig, _, newest = _freed_in_flight(OURS)  # the device stops reporting: back to the outputs
+    rig.s._sp_steps.observe(0)
+    rig.add("B", 100, 4, tokens=96)
+    for _ in range(3):
+        rig.schedule()
+        rig.process()
+    assert not rig.started
+    rig.s._sp_steps.observe(-1)
+    rig.schedule()
+    assert rig.started
+
+
 # ---------------------------------------------------------------- commit, order
 
 

@@ -53,7 +53,7 @@ class LoadPart(Engine):
     def _sp_observe_free(self: Any, ordered_blocks: Any, *args: Any, **kwargs: Any) -> None:
         blocks = list(ordered_blocks)
         self._sp_free_before(blocks, *args, **kwargs)
-        if self._sp_steps.in_flight or self._sp_steps.building:
+        if not self._sp_steps.idle:
             try:
                 self._sp_fences.raise_to((b.block_id for b in blocks), self._sp_steps.newest)
             except Exception as exc:
@@ -364,7 +364,7 @@ class LoadPart(Engine):
     def _sp_unquarantine(self: Any, lot: Lot) -> None:
         pool, ids = self.kv_cache_manager.block_pool, [b.block_id for b in lot.blocks]
         type(pool).free_blocks(pool, lot.blocks)  # past the recorder, which has a name of its own for it
-        if self._sp_steps.in_flight or self._sp_steps.building:
+        if not self._sp_steps.idle:
             self._sp_fences.raise_to(ids, self._sp_steps.newest)
         if self._sp_rec is not None:
             self._sp_rec.probe.others.subtract(ids)
