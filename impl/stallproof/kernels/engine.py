@@ -23,10 +23,14 @@ from typing import Any
 
 from stallproof.errors import BadInput
 
+from . import device_done
+from .device_done import put_back
+from .digests import Digests
 from .feed import Feed
 from .ledger import Finding, Report, StepPlan
 
 ENV, PATTERN_ENV = "STALLPROOF_SANITIZE", "STALLPROOF_SANITIZE_PATTERN"
+CHECKSUM_ENV = "STALLPROOF_SANITIZE_CHECKSUM"
 MODES, PATTERNS = ("check", "poison"), ("finite", "nan", "zero")
 PLAN, FOUND = "stallproof_plan", "stallproof_findings"
 #: distinct reports that are logged; the rest is counted
@@ -46,16 +50,18 @@ class SanitizeSettings:
     """``mode``: empty is off. ``pattern``: what poison is made of; ``strict``: raise on a report.
 
     ``finite``: large values, for attention kernels that multiply unwritten slots by zero (NaN would spread);
-    ``nan``: where the kernel masks before it multiplies.
+    ``nan``: where the kernel masks before it multiplies. ``checksum``: watch every so many-th block that
+    enters the prefix cache, 0 none, 1 all.
     """
 
     mode: str = ""
     pattern: str = "finite"
     strict: bool = False
+    checksum: int = 0
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] | None = None) -> SanitizeSettings:
-        """Raises BadInput for a value that is not one of :data:`MODES` or :data:`PATTERNS`."""
+        """Raises BadInput for a value that is not one of :data:`MODES` or :data:`PATTERNS`, or no number."""
         env = os.environ if env is None else env
         mode = env.get(ENV, "").strip().lower()
         if mode not in ("", "0", "off", *MODES):
@@ -64,7 +70,10 @@ class SanitizeSettings:
         if pattern not in PATTERNS:
             raise BadInput(f"{PATTERN_ENV}={pattern!r}", remedy=f"use one of {', '.join(PATTERNS)}")
         strict = env.get("STALLPROOF_STRICT", "").strip().lower() in ("1", "true", "yes", "on")
-        return cls(mode if mode in MODES else "", pattern, strict)
+        every = env.get(CHECKSUM_ENV, "").strip() or "0"
+        if not every.isdecimal():
+            raise BadInput(f"{CHECKSUM_ENV}={every!r}", remedy="use N: every N-th cached block; 1 is all")
+        return cls(mode if mode in MODES else "", pattern, strict, int(every))
 
 
 # ---------------------------------------------------------------- scheduler side
@@ -83,8 +92,14 @@ class SchedulerSanitizer:
         self._seen: set[tuple[Any, ...]] = set()
         self._plan: StepPlan | None = None
         self.pool = scheduler.kv_cache_manager.block_pool
-        self.feed = Feed(len(self.pool.blocks), cached=self._cached if settings.mode == "poison" else None)
+        self.digests = Digests(settings.checksum) if settings.checksum else None
+        self.feed = Feed(
+            len(self.pool.blocks),
+            cached=self._cached if settings.mode == "poison" else None,
+            digests=self.digests,
+        )
         self._scheduler = scheduler
+        self._unhook = watch_cache(self.pool, self.digests) if self.digests else lambda: None
         self._before = {n: scheduler.__dict__.get(n) for n in ("schedule", "update_from_output")}
         rec = getattr(scheduler, "_sp_rec", None)
         if rec is None:
@@ -127,7 +142,8 @@ class SchedulerSanitizer:
         """Take the hooks off again."""
         from stallproof.vllm import recording
 
-        _put_back(self._scheduler, self._before)
+        put_back(self._scheduler, self._before)
+        self._unhook()
         recording.close_recording(self._scheduler)
 
     def _cached(self, block: int) -> bool:
@@ -141,7 +157,7 @@ class SchedulerSanitizer:
 
     def found(self, findings: Any) -> None:
         """Explain findings, log each distinct report once, raise under ``strict``."""
-        for report in self.feed.ledger.reports(findings):
+        for report in self.feed.reports(findings):
             key = (report.property, report.block, report.job, report.request, report.step or report.at)
             if key in self._seen or len(self.reports) >= KEPT:
                 self.repeated += 1
@@ -172,7 +188,7 @@ class WorkerSanitizer:
         self.late = not real.asynchronous
         device = SimulatedDevice(lambda n: 0) if self.late else real
         cache, fill = None, 0
-        if settings.mode == "poison":
+        if settings.mode == "poison" or settings.checksum:
             tensors = _kv_tensors(runner)
             from .segments import from_caches
 
@@ -184,6 +200,8 @@ class WorkerSanitizer:
         from .fences import StepFences
 
         self.fences = StepFences(device)
+        #: processed steps that the late device may still be running: 1 where work follows the output
+        self.behind = 0
         self._step = 0
         self._found: list[Finding] = []
         self.filled = 0
@@ -214,10 +232,10 @@ class WorkerSanitizer:
         self.filled += len(plan.fill)
         for job in plan.now:  # in the order of the host: what was processed before it, and no more, is done
             if self.late:
-                self.fences.drain(job.after)
+                self.fences.drain(job.after - self.behind)
             self.sanitizer.jobs([job])
         if self.late:
-            self.fences.drain(plan.processed)
+            self.fences.drain(plan.processed - self.behind)
         self.sanitizer.begin(plan)
         self._step = plan.step
 
@@ -236,7 +254,7 @@ class WorkerSanitizer:
 
     def remove(self) -> None:
         """Take the hooks off again."""
-        _put_back(self._runner, self._before)
+        put_back(self._runner, self._before)
 
     def _close(self) -> None:
         if self._step:
@@ -268,7 +286,10 @@ def _kv_tensors(runner: Any) -> list[Any]:
     for cache in getattr(runner, "kv_caches", None) or ():
         tensors += cache if isinstance(cache, (list, tuple)) else [cache]
     if not tensors:
-        raise BadInput("poison: this model runner does not show its KV cache", remedy=f"use {ENV}=check")
+        raise BadInput(
+            "poison and checksums: this model runner does not show its KV cache",
+            remedy=f"use {ENV}=check without {CHECKSUM_ENV}",
+        )
     return tensors
 
 
@@ -297,14 +318,6 @@ def remove_worker(worker: Any) -> None:
 # ---------------------------------------------------------------- both
 
 
-def _put_back(target: Any, before: Mapping[str, Any]) -> None:
-    for name, value in before.items():
-        if value is not None:
-            setattr(target, name, value)
-        elif name in target.__dict__:
-            delattr(target, name)
-
-
 def silent_store(connector: Any) -> str:
     """Why ``connector`` may read blocks that the scheduler no longer knows to be read; empty if it does not.
 
@@ -320,6 +333,54 @@ def silent_store(connector: Any) -> str:
     return f"{type(connector).__name__} may store blocks without telling the scheduler"
 
 
+def mutable_blocks(config: Any, scheduler: Any) -> str:
+    """Why a full block in the prefix cache may still change; empty if it may not.
+
+    A drafter with a cache of its own writes the last position of a block one step late; groups other than
+    full attention keep states that are written in place.
+    """
+    if getattr(config, "speculative_config", None) is not None:
+        return "a drafter may write the end of a full block one step late"
+    groups = getattr(getattr(scheduler, "kv_cache_config", None), "kv_cache_groups", ())
+    if len(groups) > 1:
+        return "several kinds of KV cache share the blocks"
+    return ""
+
+
+def watch_cache(pool: Any, digests: Digests) -> Callable[[], None]:
+    """Tell ``digests`` what enters and leaves the prefix cache of ``pool``; returns what takes it off."""
+    names = ("cache_full_blocks", "_maybe_evict_cached_block", "reset_prefix_cache")
+    before = {n: pool.__dict__.get(n) for n in names}
+    cache, evict, reset = (getattr(pool, n) for n in names)
+
+    @functools.wraps(cache)
+    def cache_full_blocks(request: Any, blocks: Any, num_cached_blocks: int, *args: Any, **kw: Any) -> Any:
+        bare = [b for b in blocks[num_cached_blocks:] if b.block_hash is None]
+        result = cache(request, blocks, num_cached_blocks, *args, **kw)
+        for b in bare:
+            if b.block_hash is not None and not b.is_null:
+                digests.entered(b.block_id, request.request_id, b.block_hash)
+        return result
+
+    @functools.wraps(evict)
+    def maybe_evict_cached_block(block: Any) -> Any:
+        if block.block_hash is not None:
+            digests.left(block.block_id, block.block_hash)
+        return evict(block)
+
+    @functools.wraps(reset)
+    def reset_prefix_cache(*args: Any, **kwargs: Any) -> Any:
+        done = reset(*args, **kwargs)
+        if done:
+            digests.reset()
+        return done
+
+    hooks = (cache_full_blocks, maybe_evict_cached_block, reset_prefix_cache)
+    for name, hook in zip(names, hooks, strict=True):
+        setattr(pool, name, hook)
+    return lambda: put_back(pool, before)
+
+
 class EngineSanitizer:
     """The sanitizer of one engine core. ``finish()`` runs the checks that are still open."""
 
@@ -329,11 +390,16 @@ class EngineSanitizer:
         if settings.mode == "poison" and (why := silent_store(connector)):
             logger.warning("stallproof sanitizer: checking only, no poison: %s", why)
             settings = replace(settings, mode="check")
+        if settings.checksum and (why := mutable_blocks(core.vllm_config, core.scheduler)):
+            logger.warning("stallproof sanitizer: no checksums: %s", why)
+            settings = replace(settings, checksum=0)
         self.settings = settings
         self.scheduler = SchedulerSanitizer(core.scheduler, settings)
         blocks = len(self.scheduler.pool.blocks)
         self.segments = core.model_executor.collective_rpc(install_worker, args=(blocks, settings))
         what = f"{self.segments[0]} segments, pattern {settings.pattern}" if self.segments[0] else "tags only"
+        if settings.checksum:
+            what += f", checksum of every {settings.checksum}. cached block"
         logger.info("stallproof sanitizer: mode %s, %d blocks, %s", settings.mode, blocks, what)
 
     def finish(self) -> list[Report]:
@@ -359,15 +425,15 @@ def attach(core: Any, settings: SanitizeSettings | None = None) -> EngineSanitiz
 
 
 def plugin() -> None:
-    """Entry point of ``vllm.general_plugins``. Without ``STALLPROOF_SANITIZE`` it touches nothing.
+    """Entry point of ``vllm.general_plugins``: ``STALLPROOF_SANITIZE`` and ``STALLPROOF_DEVICE_FENCES``.
 
-    With it, the scheduler class that the configuration names is given a recorder, and an engine core attaches
-    the sanitizer at its first step.
+    Without them it touches nothing. With them an engine core attaches the sanitizer, the fences or both at
+    its first step; for the sanitizer, the scheduler class that the configuration names is given a recorder.
     """
-    if not os.environ.get(ENV, "").strip():
+    if not any(os.environ.get(name, "").strip() for name in (ENV, device_done.ENV)):
         return
-    settings = SanitizeSettings.from_environment()
-    if not settings.mode:
+    settings, fences = SanitizeSettings.from_environment(), device_done.wanted()
+    if not settings.mode and not fences:
         return
     from vllm.v1.engine.core import EngineCore
 
@@ -380,6 +446,8 @@ def plugin() -> None:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not hasattr(self, "stallproof_sanitizer"):
                 self.stallproof_sanitizer = attach(self, settings)
+                # after the sanitizer: a CPU run has one late device for both
+                self.stallproof_fences = device_done.attach(self) if fences else None
             return original(self, *args, **kwargs)
 
         step._stallproof = True  # type: ignore[attr-defined]
@@ -387,6 +455,8 @@ def plugin() -> None:
 
     for name in ("step", "step_with_batch_queue"):
         first(name)
+    if not settings.mode:
+        return
     from vllm.config import SchedulerConfig
 
     resolve = SchedulerConfig.get_scheduler_cls

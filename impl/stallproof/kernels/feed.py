@@ -7,11 +7,13 @@ scheduling call; what happens in between goes out with the next plan, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from stallproof.trace import schema as T
 
-from .ledger import Ledger, StepPlan
+from .digests import EVICTED, HIT, Digests
+from .ledger import Finding, Ledger, Report, StepPlan
 
 #: steps whose findings may still come in; far more than any engine has in flight
 REMEMBERED = 64
@@ -20,10 +22,16 @@ REMEMBERED = 64
 class Feed:
     """``blocks``: ids below it occur. ``cached``: whether the prefix cache can still reach a block in the
     pool; given, plans list blocks to poison (freed or evicted, hence unreachable, read or written by nobody).
+    ``digests``: which checksums plans take and compare; told by its owner what enters and leaves the cache.
     """
 
-    def __init__(self, blocks: int, *, cached: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self, blocks: int, *, cached: Callable[[int], bool] | None = None, digests: Digests | None = None
+    ) -> None:
         self.ledger = Ledger(blocks)
+        self.digests = digests
+        self._shared: list[tuple[str, int]] = []  # prefix hits, and blocks handed out, since the last plan
+        self._handed: list[int] = []
         self._cached = cached
         self._loads: dict[str, tuple[str, list[int], str]] = {}  # job -> (request, blocks, mode)
         self._joined: set[int] = set()  # written by a synchronous load of this call
@@ -46,7 +54,9 @@ class Feed:
                 else:
                     self._event(e)
             self.ledger.forget(record.step - REMEMBERED)
-            return self.ledger.plan(record.step, record.tok, zero=zero, fill=self._poison())
+            sums = self._sums(record.step)
+            plan = self.ledger.plan(record.step, record.tok, zero=zero, fill=self._poison())
+            return replace(plan, take=sums[0], verify=sums[1]) if sums else plan
         if isinstance(record, T.Update):
             self.ledger.processed = max(self.ledger.processed, record.step)
             for e in record.ev:
@@ -62,8 +72,10 @@ class Feed:
             case T.Alloc(r, blocks):
                 ledger.alloc(r, blocks)
                 self._fresh.update(blocks)
+                self._handed += blocks
             case T.Share(r, blocks):
                 ledger.share(r, blocks)
+                self._shared += ((r, b) for b in blocks)
             case T.Free(r, blocks) | T.Prune(r, blocks):
                 ledger.free(r, blocks)
                 self._fresh.update(blocks)
@@ -96,6 +108,23 @@ class Feed:
                 ledger.read_done(job)
             case _:
                 pass
+
+    def reports(self, findings: Iterable[Finding] = ()) -> list[Report]:
+        """Explained findings, and what the ledger found on its own."""
+        tags: list[Finding] = []
+        sums: list[Finding] = []
+        for f in findings:
+            (sums if f.at in (HIT, EVICTED) else tags).append(f)
+        out = self.ledger.reports(tags)
+        return out + [self.digests.explain(f) for f in sums] if self.digests else out
+
+    def _sums(self, step: int) -> tuple[tuple[int, ...], dict[int, str]] | None:
+        shared, self._shared, handed, self._handed = self._shared, [], self._handed, []
+        if self.digests is None:
+            return None
+        self.digests.forget(step - REMEMBERED)
+        loads = {b for _, blocks, _ in self._loads.values() for b in blocks} | self._joined
+        return self.digests.plan(step, shared, handed, loads)
 
     def _start(self, job: str) -> None:
         if job in self._loads:

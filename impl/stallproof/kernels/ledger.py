@@ -71,11 +71,17 @@ class StepPlan:
     stamps: tuple[Entry, ...] = ()
     #: block -> the tag that the step relies on
     expect: Mapping[int, int] = field(default_factory=dict)
+    #: blocks whose checksum is taken at the step's end; block -> why it is compared, ahead of everything
+    take: tuple[int, ...] = ()
+    verify: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A tag that was not as expected. ``at``: ``stamp``, ``begin`` or ``end`` of a step, or a job's kind."""
+    """A tag that was not as expected. ``at``: ``stamp``, ``begin`` or ``end`` of a step, or a job's kind.
+
+    Or a checksum that was not (``hit``, ``evicted``); ``job`` then names the segment.
+    """
 
     at: str
     block: int
@@ -101,10 +107,15 @@ class Report:
 
     def line(self) -> str:
         where = f"step {self.step}" if self.step else f"job {self.job}"
+        say = _checksum if self.property == "PrefixValid" else describe
         return (
             f"{self.property}: {where} ({self.at}), request {self.request}, block {self.block}: "
-            f"{describe(self.expected)} expected, {describe(self.seen)} found; {self.cause}"
+            f"{say(self.expected)} expected, {say(self.seen)} found; {self.cause}"
         )
+
+
+def _checksum(value: int) -> str:
+    return f"checksum {value & 0xFFFFFFFF:08x}"
 
 
 @dataclass

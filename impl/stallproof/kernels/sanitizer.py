@@ -14,6 +14,7 @@ import torch
 
 from . import ops
 from .device import Device, Event
+from .digests import EVICTED
 from .ledger import Entry, Finding, Job, StepPlan
 from .segments import Segments
 
@@ -65,12 +66,34 @@ class _Check:
         return out
 
 
+@dataclass
+class _Comparison:
+    """Checksums of one step's listed blocks, and where their earlier ones are: (tensor, row) each."""
+
+    step: int
+    why: Mapping[int, str]
+    before: Sequence[tuple[torch.Tensor, int]]
+    now: torch.Tensor
+    event: Event
+    segments: Segments
+
+    def findings(self) -> list[Finding]:
+        out, now = [], self.now.tolist()
+        for (block, why), (old, row), seen in zip(self.why.items(), self.before, now, strict=True):
+            for s, (want, got) in enumerate(zip(old[row].tolist(), seen, strict=True)):
+                if want != got:
+                    where = f"segment {self.segments.segments[s].name}"
+                    out.append(Finding(why, block, want, got, self.step, where))
+                    break
+        return out
+
+
 class Sanitizer:
     """Stamps, checks and poisons ``blocks`` blocks on ``device``.
 
-    ``cache``: needed only by plans that fill blocks; ``fill``: the word they are filled with;
-    ``fill_device``: where fills run, if not on ``device`` (they must precede the step's real work even where
-    ``device`` is a simulation that lags).
+    ``cache``: needed only by plans that fill blocks or take checksums; ``fill``: the word they are filled
+    with; ``fill_device``: where fills and checksums run, if not on ``device`` (they must keep their place
+    among the step's real work even where ``device`` is a simulation that lags).
     """
 
     def __init__(
@@ -91,6 +114,9 @@ class Sanitizer:
         self._pending: deque[_Check] = deque()
         self._open: dict[int, Mapping[int, int]] = {}  # step -> what it expects, between begin and end
         self._readers: dict[str, Event] = {}
+        self._take: dict[int, Sequence[int]] = {}  # step -> blocks, between begin and end
+        self._sums: dict[int, tuple[torch.Tensor, int]] = {}  # block -> its checksums, one per segment
+        self._compared: deque[_Comparison] = deque()
         self.checks = 0
 
     def jobs(self, jobs: Iterable[Job]) -> None:
@@ -112,7 +138,11 @@ class Sanitizer:
             self.device.immediately(lambda work=work, check=check: work(check))  # type: ignore[misc]
 
     def begin(self, plan: StepPlan) -> None:
-        """The begin of a step, on the compute stream: fills, ordered stamps, first check."""
+        """The begin of a step, on the compute stream: comparisons, fills, ordered stamps, first check."""
+        if plan.verify:
+            self._verify(plan.step, plan.verify)
+        if plan.take:
+            self._take[plan.step] = plan.take
         self._fill(plan.fill)
         if plan.stamps:
             check = self._check("stamp", plan.step, "", plan.stamps)
@@ -122,10 +152,26 @@ class Sanitizer:
             self._bracket("begin", plan.step)
 
     def end(self, step: int) -> None:
-        """The end of a step, on the compute stream after its last KV write: second check."""
+        """The end of a step, on the compute stream after its last KV write: second check, checksums."""
         if step in self._open:
             self._bracket("end", step)
             del self._open[step]
+        if blocks := self._take.pop(step, ()):
+            sums, _ = self._checksums(blocks)
+            for row, b in enumerate(blocks):
+                self._sums[b] = (sums, row)
+
+    def around(self, step: int, tags: Mapping[int, int], work: Callable[[], object]) -> None:
+        """Check ``tags`` on the compute stream right ahead of and right behind what ``work`` submits there.
+
+        For a reader or writer that a step carries for blocks of nobody it schedules: the gather of a save.
+        """
+        entries = [Entry(b, t) for b, t in tags.items() if t]
+        for at in ("begin", "end"):
+            check = self._check(at, step, "", entries)
+            self._launch(check, lambda check=check: self._pairs(check))  # type: ignore[misc]
+            if at == "begin":
+                work()
 
     def collect(self) -> list[Finding]:
         """Findings of the checks whose event has passed, in order. Never blocks."""
@@ -133,6 +179,8 @@ class Sanitizer:
         for check in [c for c in self._pending if c.event is None or c.event.query()]:
             self._pending.remove(check)
             out += check.findings()
+        while self._compared and self._compared[0].event.query():
+            out += self._compared.popleft().findings()
         return out
 
     # ------------------------------------------------------------ inside
@@ -153,6 +201,33 @@ class Sanitizer:
         check = self._check(at, step, "", ())
         check.expect = self._open[step]
         self._launch(check, lambda: self._dense(check))
+
+    def _checksums(self, blocks: Sequence[int]) -> tuple[torch.Tensor, Event]:
+        """int32 [blocks, segments], and the event behind the launch."""
+        assert self.cache is not None, "a plan that takes checksums needs a cache"
+        device, cache = self.fill_device, self.cache
+        out = torch.zeros((len(blocks), len(cache)), dtype=torch.int32, device=cache.device)
+
+        def work() -> None:
+            ids = device.upload(blocks)
+            out.copy_(ops.checksum_blocks(cache, ids, backend=self.backend, cores=device.cores))
+
+        stream = device.compute()
+        device.launch(stream, work)
+        event = device.event()
+        event.record(stream)
+        return out, event
+
+    def _verify(self, step: int, why: Mapping[int, str]) -> None:
+        known = {b: w for b, w in why.items() if b in self._sums}
+        if known:
+            now, event = self._checksums(list(known))
+            before = [self._sums[b] for b in known]
+            assert self.cache is not None
+            self._compared.append(_Comparison(step, known, before, now, event, self.cache))
+        for b, w in why.items():
+            if w == EVICTED:
+                self._sums.pop(b, None)
 
     def _fill(self, blocks: Sequence[int]) -> None:
         if not blocks:
