@@ -138,8 +138,8 @@ def page(rows: list[Row], seen: list[dict[str, Answer]], found: dict[str, list[i
         f"{len(rows)} findings on vLLM {', '.join(hunted)}; **{len(stand)} distinct root causes of the "
         "catalogue** among them. How a finding is judged stands at the head of "
         "`benchmarks/hunt_rediscovery.py`. Each finding was run again on "
-        f"{', '.join(up)}. Times count from the first case, on a machine shared with other work; size is "
-        "requests / blocks / steps of the shrunk scenario.",
+        f"{', '.join(up)}. Times count from the first case, in brackets the CPU time of the one process; "
+        "size is requests / blocks / steps of the shrunk scenario.",
         "",
         "| root cause | found on | property | after | size | its scenario fails on |",
         "|---|---|---|---|---|---|",
@@ -147,7 +147,7 @@ def page(rows: list[Row], seen: list[dict[str, Answer]], found: dict[str, list[i
     for cause, k in sorted(stand.items(), key=lambda x: (rows[x[1]][1].version, rows[x[1]][1].seconds)):
         f = rows[k][1]
         lines.append(
-            f"| {cause} | {f.version} | {f.property} | {f.seconds:.0f} s | "
+            f"| {cause} | {f.version} | {f.property} | {f.seconds:.0f} s ({f.cpu:.0f} s) | "
             f"{f.size.requests} / {f.size.blocks} / {f.size.steps} | {fails[k]} |"
         )
     lines += [
@@ -157,8 +157,9 @@ def page(rows: list[Row], seen: list[dict[str, Answer]], found: dict[str, list[i
     ]  # fmt: skip
     for k, (_, f, _) in enumerate(rows):
         cause = ", ".join(c for c, ks in found.items() if k in ks)
+        when = f"{f.seconds:.0f} s ({f.cpu:.0f} s)"
         lines.append(
-            f"| {f.version} | {f.property} | {f.cause.replace('|', ';')} | {f.seconds:.0f} s | "
+            f"| {f.version} | {f.property} | {f.cause.replace('|', ';')} | {when} | "
             f"{f.size.requests} / {f.size.blocks} / {f.size.steps} | {fails[k]} | {cause} |"
         )
     return "\n".join(lines) + "\n"

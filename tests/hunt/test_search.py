@@ -25,6 +25,7 @@ class Showed(msgspec.Struct):
     causes: dict[str, str]
     texts: dict[str, str]
     coverage: set[int]
+    when: dict[str, int]
     steps: int = 9
 
 
@@ -46,7 +47,7 @@ class Toy:
         if s.engine.lookahead and s.steps < 301:
             causes["Termination"] = "slow"
         seen = {hash((s.engine.block_size, s.engine.depth, len(s.request), bool(s.stream)))}
-        return Showed(causes, {p: p for p in causes}, {x % 2**31 for x in seen})
+        return Showed(causes, {p: p for p in causes}, {x % 2**31 for x in seen}, dict.fromkeys(causes, 8))
 
 
 def hunted(toy: Any = None, **job: Any) -> tuple[Hunter, list[tuple[str, dict]]]:
@@ -57,7 +58,7 @@ def hunted(toy: Any = None, **job: Any) -> tuple[Hunter, list[tuple[str, dict]]]
 
 
 def without_time(said: list[tuple[str, dict]]) -> list[Any]:
-    return [(k, {n: v for n, v in d.items() if n != "seconds"}) for k, d in said]
+    return [(k, {n: v for n, v in d.items() if n not in ("seconds", "cpu")}) for k, d in said]
 
 
 def test_a_hunt_is_a_function_of_its_seed() -> None:
@@ -100,7 +101,7 @@ def test_an_unrepeatable_failure_is_no_finding() -> None:
         def run(self, s: scenario.Scenario) -> Showed | None:
             got = super().run(s)
             if got and self.runs % 7 == 0:
-                got.causes["NoWedge"], got.texts["NoWedge"] = "once", "once"
+                got.causes["NoWedge"], got.texts["NoWedge"], got.when["NoWedge"] = "once", "once", 1
             return got
 
     hunter, said = hunted(Once(), seed=1, cases=60)

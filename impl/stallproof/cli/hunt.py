@@ -77,6 +77,7 @@ def _plain(hunt: Hunt) -> dict:
     return {
         "schema": "stallproof-hunt-report/1", "version": hunt.version, "scheduler": hunt.scheduler,
         "seed": hunt.seed, "folder": str(hunt.folder), "seconds": round(state.seconds, 1),
+        "cpu": round(sum(state.cpu.values()), 1),
         "cases": state.cases, "coverage": state.coverage, "invalid": state.invalid,
         "dropped": state.dropped, "lost": state.lost, "findings": hunt.found,
     }  # fmt: skip

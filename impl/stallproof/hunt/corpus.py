@@ -36,6 +36,7 @@ class State(Struct, kw_only=True):
     version: str
     seed: int
     seconds: float = 0.0
+    cpu: dict[str, float] = {}  #: process -> its CPU time in seconds
     next: dict[str, int] = {}  #: process -> number of its next case
     known: list[list[str]] = []  #: property, signature, and what the shrunk scenario needs
     seen: dict[str, int] = {}  #: property and signature -> further cases that showed it

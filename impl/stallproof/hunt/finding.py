@@ -51,6 +51,7 @@ class Finding(Struct, forbid_unknown_fields=True, kw_only=True):
     seed: int = 0
     case: int = 0  #: number of the case in the hunt
     seconds: float = 0.0  #: from the start of the hunt until it was first seen
+    cpu: float = 0.0  #: CPU time of the process that found it, until then
     size: Size
     before: Size | None = None  #: before shrinking
     seen: int = 1  #: how many cases of this hunt showed it

@@ -67,6 +67,7 @@ class Hunt:
             "cases": self.cases, "seconds": self.seconds, "changes": self.changes,
             "corpus": msgspec.to_builtins(self.corpus.scenarios), "coverage": sorted(self.corpus.features),
             "known": state.known, "elapsed": self.before,
+            "cpu": state.cpu.get(str(k), 0.0),
         }  # fmt: skip
         return {"version": self.version, "job": job}
 
@@ -101,6 +102,7 @@ class Hunt:
         state.dropped = self.base[2] + sum(s["dropped"] for s in self.states.values())
         if self.states:
             state.seconds = max(s["seconds"] for s in self.states.values())
+            state.cpu |= {str(k): s.get("cpu", 0.0) for k, s in self.states.items()}
 
     def _finding(self, data: dict[str, Any]) -> None:
         prop, cause = data["property"], data["cause"]
@@ -120,7 +122,7 @@ class Hunt:
         made = Finding(
             id=fid, property=prop, cause=cause, needs=uses, text=data["text"], scheduler=self.scheduler,
             version=self.version, violated=data["violated"], seed=self.seed, case=data["case"],
-            seconds=data["seconds"], size=size_of(small, data["steps"]),
+            seconds=data["seconds"], cpu=data.get("cpu", 0.0), size=size_of(small, data["steps"]),
             before=size_of(large, data["steps_before"]),
         )  # fmt: skip
         findings.write(self.folder / "findings", made, small)

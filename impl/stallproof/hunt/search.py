@@ -24,7 +24,7 @@ SLOW = frozenset(("Termination", "NoStarvation", "BoundedWait"))
 _CHANGED = 0.6
 _CORPUS = 600
 #: how often a signature must have been seen for a case of it to be made small: two causes may look alike
-_LOOKED = (0, 6, 40, 250)
+_LOOKED = (0, 12, 150)
 #: unconfirmed failures of one signature after which it is not looked at any more
 _FAILS = 6
 
@@ -46,11 +46,12 @@ class Job(msgspec.Struct, kw_only=True):
     seconds: float = 0.0  #: stop after so long; 0: no limit
     changes: bool = True  #: change scenarios of the corpus; without, a case depends on seed and number only
     shrink_runs: int = 400
-    shrink_steps: int = 12_000  #: scheduling calls that shrinking one finding may take
+    shrink_steps: int = 8_000  #: scheduling calls that shrinking one finding may take
     corpus: list[Scenario] = []
     coverage: list[int] = []
     known: list[list[str]] = []  #: property, signature and needs of what was found before
     elapsed: float = 0.0  #: seconds of the hunt so far
+    cpu: float = 0.0  #: seconds of CPU time of this process's part so far
 
 
 class Hunter:
@@ -65,15 +66,18 @@ class Hunter:
         #: property and signature -> what their shrunk scenarios need, of each finding
         self.known: dict[tuple[str, str], list[frozenset[str]]] = {}
         for prop, cause, *uses in job.known:
-            self.known.setdefault((prop, cause), []).append(frozenset(uses))
-            self.seen[prop, cause] = 1
+            self.known.setdefault(_key(prop, cause), []).append(frozenset(uses))
+            self.seen[_key(prop, cause)] = 1
         self.case = job.first
-        self.started = time.monotonic()
+        self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.dropped = self.invalid = 0
         self.steps = 0  # what is left of the allowance of the finding at hand
 
     def seconds(self) -> float:
         return self.job.elapsed + time.monotonic() - self.started
+
+    def cpu(self) -> float:
+        return self.job.cpu + time.process_time() - self.cpu_started
 
     def go(self) -> None:
         job = self.job
@@ -86,9 +90,9 @@ class Hunter:
 
     def _state(self) -> None:
         self.tell("state", {
-            "case": self.case, "seconds": round(self.seconds(), 3), "corpus": len(self.corpus),
-            "coverage": len(self.coverage), "runs": self.bench.runs, "dropped": self.dropped,
-            "invalid": self.invalid,
+            "case": self.case, "seconds": round(self.seconds(), 3), "cpu": round(self.cpu(), 3),
+            "corpus": len(self.corpus), "coverage": len(self.coverage), "runs": self.bench.runs,
+            "dropped": self.dropped, "invalid": self.invalid,
         })  # fmt: skip
 
     def make(self, number: int) -> Scenario:
@@ -115,7 +119,7 @@ class Hunter:
                 del self.corpus[: len(self.corpus) - _CORPUS]
             self.tell("corpus", {"scenario": msgspec.to_builtins(s), "coverage": sorted(new)})
         for prop, cause in sorted(got.causes.items()):
-            key = (prop, cause)
+            key = _key(prop, cause)
             if self.fails[key] < _FAILS and self.seen[key] in _LOOKED:
                 self._finding(s, prop, cause, got, number)
             else:
@@ -125,11 +129,12 @@ class Hunter:
     # ------------------------------------------------------------ findings
 
     def _finding(self, s: Scenario, prop: str, cause: str, got: Any, number: int) -> None:
-        first = self.seconds()
+        first, cpu = self.seconds(), self.cpu()
         if not self.confirmed(s, prop, cause):
             self._unconfirmed(prop, cause)
             return
         self.steps = self.job.shrink_steps
+        s = self._early(s, prop, got)
         small, used = shrink(s, lambda t: self._same(t, prop, cause), self.job.shrink_runs)
         if prop in SLOW and not self._lasting(small, prop):  # it was small, not stalled: more care
             self.steps = self.job.shrink_steps
@@ -141,25 +146,26 @@ class Hunter:
             self._unconfirmed(prop, cause)
             return
         small, final = self._shorter(small, prop, final)
-        key, uses = (prop, final.causes[prop]), frozenset(space.needs(small))
+        key, uses = _key(prop, final.causes[prop]), frozenset(space.needs(small))
         before = self.known.setdefault(key, [])
         if any(uses >= b for b in before):  # the same in more words
             self.tell("again", {"property": prop, "cause": key[1]})
             return
         before.append(uses)
-        self.seen[key] += key != (prop, cause)
+        self.seen[key] += key != _key(prop, cause)
         self.tell("finding", {
-            "property": prop, "cause": key[1], "raw": cause, "needs": sorted(uses), "text": final.texts[prop],
-            "violated": dict(final.texts), "case": number, "seconds": round(first, 3), "runs": used,
-            "scenario": msgspec.to_builtins(small), "before": msgspec.to_builtins(s), "steps": final.steps,
+            "property": prop, "cause": key[1], "raw": cause, "needs": sorted(uses),
+            "text": final.texts[prop], "violated": dict(final.texts), "case": number,
+            "seconds": round(first, 3), "cpu": round(cpu, 3), "runs": used, "steps": final.steps,
+            "scenario": msgspec.to_builtins(small), "before": msgspec.to_builtins(s),
             "steps_before": got.steps,
         })  # fmt: skip
 
     def _unconfirmed(self, prop: str, cause: str) -> None:
         """Another case with this signature gets another chance, a few times."""
         self.dropped += 1
-        self.fails[prop, cause] += 1
-        self.seen[prop, cause] -= 1
+        self.fails[_key(prop, cause)] += 1
+        self.seen[_key(prop, cause)] -= 1
 
     def confirmed(self, s: Scenario, prop: str, cause: str) -> bool:
         """It shows again, and a much longer run does not mend it."""
@@ -182,6 +188,15 @@ class Hunter:
         self.steps -= got.steps if got else 1
         return got is not None and prop in got.causes and within(got.causes[prop], cause)
 
+    def _early(self, s: Scenario, prop: str, got: Any) -> Scenario:
+        """No longer than it takes to show: candidates of the shrinker that do not fail end soon."""
+        if prop in SLOW:
+            return s
+        short = space.copy(s)
+        short.steps = min(s.steps, max([2 * got.when[prop], *(a.step + 100 for a in s.at)]) + 40)
+        again = self.bench.run(short)
+        return short if again is not None and again.causes.get(prop) == got.causes[prop] else s
+
     def _shorter(self, s: Scenario, prop: str, got: Any) -> tuple[Scenario, Any]:
         """As many steps as it takes, where more could not mend it."""
         if prop in SLOW:
@@ -192,6 +207,11 @@ class Hunter:
         if again is not None and again.causes.get(prop) == got.causes[prop]:
             return short, again
         return s, got
+
+
+def _key(prop: str, cause: str) -> tuple[str, str]:
+    """What is one finding: a request that never fits stalls in whatever way, it is the same."""
+    return ("liveness" if cause.startswith("a request that never fits") else prop, cause)
 
 
 def needed(s: Scenario) -> int:
