@@ -15,7 +15,7 @@ from stallproof.errors import BadInput, Unsupported
 from stallproof.hunt import space
 from stallproof.hunt.corpus import Corpus
 from stallproof.hunt.run import Hunt, identity
-from stallproof.hunt.search import Hunter, Job, needed, within
+from stallproof.hunt.search import Hunter, Job, within
 from stallproof.hunt.shrink import shrink
 
 
@@ -140,9 +140,9 @@ def test_a_signature_may_lose_kinds_but_not_gain_any() -> None:
 
 def test_needed_grows_with_the_work() -> None:
     s = space.fresh(Random(1), "x")
-    before = needed(s)
+    before = space.needed(s)
     s.request[0].max_tokens += 10
-    assert needed(s) > before
+    assert space.needed(s) > before
 
 
 # ------------------------------------------------------------ the folder

@@ -176,7 +176,7 @@ class Hunter:
 
     def _lasting(self, s: Scenario, prop: str) -> bool:
         longer = space.copy(s)
-        longer.steps = min(3 * s.steps, s.steps + needed(s))
+        longer.steps = s.steps + space.needed(s)
         got = self.bench.run(longer)
         self.steps -= got.steps if got else 1
         return got is not None and prop in got.causes
@@ -212,19 +212,6 @@ class Hunter:
 def _key(prop: str, cause: str) -> tuple[str, str]:
     """What is one finding: a request that never fits stalls in whatever way, it is the same."""
     return ("liveness" if cause.startswith("a request that never fits") else prop, cause)
-
-
-def needed(s: Scenario) -> int:
-    """Steps that all requests of ``s`` take one after the other, once more than that, and every delay."""
-    e = s.engine
-    budget = max(1, min(x for x in (e.budget, e.budget_tokens or e.budget, e.chunk_cap or e.budget)))
-    steps = 0
-    for q in s.request:
-        tokens = q.prompt + sum(t.prompt for t in q.turns)
-        out = q.max_tokens + sum(t.max_tokens for t in q.turns)
-        outside = (q.load.delay + min(q.load.defer, 100) + q.load.defer_until) if q.load else 0
-        steps += q.count * (2 * -(-tokens // budget) + 2 * out + q.every + outside) + q.arrive
-    return 2 * steps + max([0, *(a.step for a in s.at)])
 
 
 def within(now: str, before: str) -> bool:

@@ -33,6 +33,8 @@ _OUTSIDE = frozenset(
      "report")
 )  # fmt: skip
 STEPS = 300
+#: steps of work beyond which a scenario is not tried
+_LONGEST = 2500
 
 
 def size(rng: Random, low: int, high: int) -> int:
@@ -109,6 +111,8 @@ class Maker:
             outcome=rng.choice(out),  # type: ignore[arg-type]
             again=self.has("again"),
         )
+        if load.again:
+            load.tokens = min(load.tokens, prompt - 1)
         if self.has("late", 0.3):
             load.delay = size(rng, 40, 100)
         if self.has("defer"):
@@ -267,9 +271,28 @@ def refused(s: Scenario) -> str:
     if any(q.send and q.send.outcome == "with_recv" and not (q.load and q.load.mode == "async")
            for q in s.request):  # fmt: skip
         return "a receive is reported that nobody asked for"
+    if any(q.load and q.load.again and q.load.tokens >= q.prompt for q in s.request):
+        return "a load that can be had again leaves a token to compute"
+    if needed(s) > _LONGEST:
+        return "it takes too long to be judged"
     if any(q.prefix_tokens and not q.prefix for q in s.request):
         return "a prefix needs a name"
     return ""
+
+
+def needed(s: Scenario) -> int:
+    """Steps in which all requests of ``s`` would be done one after the other, done twice, with all delays."""
+    e = s.engine
+    budget = max(1, min(x for x in (e.budget, e.budget_tokens or e.budget, e.chunk_cap or e.budget)))
+    steps = 0
+    for q in s.request:
+        tokens = q.prompt + sum(t.prompt for t in q.turns)
+        out = q.max_tokens + sum(t.max_tokens for t in q.turns)
+        outside = (q.load.delay + min(q.load.defer, 100) + q.load.defer_until) if q.load else 0
+        steps += q.count * (2 * -(-tokens // budget) + 2 * out + q.every + outside) + q.arrive
+    for n in s.stream:  # those that are ahead of a request
+        steps += (n.keep + e.max_num_seqs) * (-(-n.prompt // budget) + 2 * n.max_tokens)
+    return 2 * steps + max([0, *(a.step for a in s.at)])
 
 
 def fits(tokens: int, e: Engine) -> int:
