@@ -126,6 +126,14 @@ trace-lockstep: $(STAMP) ## N random workloads on each release, every call check
 trace-docs: $(STAMP) ## generate docs/trace-schema.md from the schema
 	@$(BIN)/python -m stallproof.trace.docs > docs/trace-schema.md
 
+.PHONY: bench-save-restore
+bench-save-restore: $(STAMP) ## what saving evicted blocks would bring, in the simulator (docs/kernels/save-restore.md)
+	@$(BIN)/python benchmarks/save_restore.py $(ARGS)
+
+.PHONY: bench-kernels
+bench-kernels: $(STAMP) ## cost of the sanitizer and of its checksums, real engine on CPU (ARGS="--rounds 7")
+	@$(BIN)/python benchmarks/kernels_engine.py $(ARGS)
+
 .PHONY: bench-trace
 bench-trace: $(STAMP) ## speed of the trace checker (WORKLOAD=mooncake.jsonl for real request shapes)
 	@$(BIN)/python benchmarks/trace_speed.py --need 200000 $(if $(WORKLOAD),--workload $(WORKLOAD)) $(ARGS)

@@ -1,4 +1,4 @@
-"""What the sanitizer costs in the real engine on CPU: CPU time per step, off, check and poison.
+"""What the sanitizer and device fences cost in the real engine on CPU: CPU time per step, phase by phase.
 
 ``.venv/bin/python benchmarks/kernels_engine.py [--requests 100] [--rounds 3] [--vllm 0.32.0]``. One process,
 one engine, the phases take turns, so that drift hits all alike. The tiny model makes the ratio pessimistic:
@@ -18,7 +18,15 @@ from stallproof import engines
 from stallproof.errors import StallproofError
 
 DRIVER = Path(__file__).parent.parent / "tests" / "kernels" / "engine_driver.py"
-MODES = ("", "check", "poison")
+#: name -> phase of the driver. Prefix caching is on, so that there are blocks to watch.
+PHASES = {
+    "off": {"mode": ""},
+    "check": {"mode": "check"},
+    "poison": {"mode": "poison"},
+    "check, checksum of every 8th block": {"mode": "check", "checksum": 8},
+    "check, checksum of every block": {"mode": "check", "checksum": 1},
+    "device fences": {"mode": "", "fences": True},
+}
 
 
 def main() -> int:
@@ -36,8 +44,8 @@ def main() -> int:
         out = Path(tmp) / "out.json"
         asked = {
             "scheduler": "stallproof",
-            "plan": {"requests": args.requests},
-            "phases": [{"mode": m} for m in ("", *MODES * args.rounds)],  # the first warms up
+            "plan": {"requests": args.requests, "prefix_caching": True, "shared_prefix": 64},
+            "phases": [{"mode": ""}, *list(PHASES.values()) * args.rounds],  # the first warms up
             "out": str(out),
         }
         run = engine.run([str(DRIVER), json.dumps(asked)], capture_output=True, text=True)
@@ -48,12 +56,14 @@ def main() -> int:
     base = 0.0
     steps = phases[0]["steps"]
     print(f"vLLM {args.vllm}, {args.requests} requests, {steps} steps, median of {args.rounds} rounds")
-    for mode in MODES:
-        mine = [p for p in phases if p["mode"] == mode]
+    for i, name in enumerate(PHASES):
+        mine = phases[i :: len(PHASES)]
         each = statistics.median(1e3 * p["cpu"] / p["steps"] for p in mine)
         base = base or each
         assert not any(p["reports"] for p in mine)
-        print(f"{mode or 'off':8s} {each:7.3f} ms CPU per step, {each / base:5.3f} of off")
+        sums = mine[0].get("sums", [0, 0, 0])
+        more = f", {sums[0]} checksums taken, {sums[1]} compared" if sums[0] else ""
+        print(f"{name:36s} {each:7.3f} ms CPU per step, {each / base:5.3f} of off{more}")
     return 0
 
 

@@ -81,6 +81,19 @@ ROWS = (
 @click.option("--p-fail", type=float, default=0.0, help="Share of loads that fail.")
 @click.option("--p-lost", type=float, default=0.0, help="Share of loads that never report.")
 @click.option("--latency", default="", help="Device coefficients, e.g. base=0.006,per_prefill_token=0.00006.")
+@click.option(
+    "--save-restore",
+    type=click.IntRange(min=0),
+    default=0,
+    help="What-if: save so many blocks of evicted requests instead of computing them again; 0: off.",
+)
+@click.option(
+    "--move-cost",
+    type=click.FloatRange(min=0),
+    default=0.0001,
+    show_default=True,
+    help="Seconds that saving or restoring one block takes.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--horizon",
@@ -158,7 +171,8 @@ def plan_of(o: dict[str, Any], scheduler: str) -> Any:
             max_num_seqs=o["max_num_seqs"], budget=o["budget"], chunk_cap=o["chunk_cap"],
             max_model_len=o["max_model_len"], policy=o["policy"], prefix_caching=not o["no_prefix_caching"],
             latency=o["latency"], seed=o["seed"], horizon=o["horizon"], patience_calls=o["zero_calls"],
-            slo_ttft=o["slo_ttft"], slo_itl=o["slo_itl"],
+            slo_ttft=o["slo_ttft"], slo_itl=o["slo_itl"], save_restore=o["save_restore"],
+            move_cost=o["move_cost"],
             trace=f"{Path(o['trace']).absolute()}.{scheduler}.jsonl" if o["trace"] else "",
         )  # fmt: skip
         return msgspec.convert(msgspec.to_builtins(raw), Plan)
@@ -229,6 +243,9 @@ def _table(report: dict[str, Any]) -> None:
     for r in runs:
         fired = ", ".join(f"{k} {v}" for k, v in sorted(r["fired"].items())) or "no rules of ours"
         console.print(f"{r['scheduler']}: ended: {r['ended']}; {fired}", soft_wrap=True)
+        if "saved_blocks" in r:
+            say = "saved {saved_blocks:,} blocks, {unsaved_blocks:,} not; restored {restored_tokens:,} tokens"
+            console.print(f"{r['scheduler']}: {say.format(**r)}", soft_wrap=True)
     if any(x is None for x in report["ratios"]):
         console.print(f"no ratios: {runs[0]['scheduler']} stranded {runs[0]['stranded']} requests")
 

@@ -44,6 +44,12 @@ def one(plan: Any, say: Any) -> dict[str, Any]:
     jobs = plan.work.jobs(plan.max_model_len)
     sched = make(plan)
     sim = Simulation(plan, jobs, sched)
+    saves = None
+    if plan.save_restore:
+        from stallproof.simulate.save_restore import SaveRestore
+
+        saves = SaveRestore(sim, plan.save_restore, plan.move_cost)
+        sim.latency = saves  # type: ignore[assignment]  # the same calls, other seconds
     if plan.trace:
         from stallproof.vllm.recording import attach_file
 
@@ -62,6 +68,9 @@ def one(plan: Any, say: Any) -> dict[str, Any]:
 
         close_recording(sched)
     summary = log.summary(slo_ttft=plan.slo_ttft, slo_itl=plan.slo_itl)
+    if saves is not None:
+        summary |= saves.summary()
+        summary["recomputed_tokens"] -= saves.restored_tokens
     return {
         "version": str(vllm.__version__),
         "summary": summary,

@@ -87,3 +87,5 @@ class Plan(Struct, forbid_unknown_fields=True, kw_only=True):
     slo_itl: Seconds = 0.1
     options: dict[str, Any] = {}  #: rule settings of our class, by environment variable name
     trace: str = ""
+    save_restore: Annotated[int, Meta(ge=0)] = 0  #: what-if: blocks that a store of evicted ones keeps
+    move_cost: Seconds = 0.0001  #: of one saved or restored block, each way
