@@ -786,3 +786,16 @@ def test_every_monitor_of_the_contract_is_a_rule_that_fires():
     named = set(re.findall(r"Monitor: (\w+)", text)) - {"none"}
     assert len(named) >= 10
     assert named <= {rule for rule, _ in CASES.values()}
+
+
+def test_every_rule_of_ours_is_checked_or_listed_as_unchecked():
+    from stallproof.core import rules
+    from stallproof.trace import policy
+
+    known = set(policy.RULES) | set(policy.ELSEWHERE) | set(policy.UNCHECKED)
+    assert known == set(rules.RULES) | {"VictimOrder"}
+    assert set(policy.RULES) <= {rule for rule, _ in CASES.values()}
+    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    assert not [rule for rule in known if rule not in text]
+    quiet = Hand(rules=["Unheard"]).add("a").call()
+    assert judge(quiet.records).notes == ["rules without a check in this build: Unheard"]

@@ -19,7 +19,7 @@ def scenario(source: int | random.Random) -> dict[str, Any]:
     pick = rng.choice
     role = pick(["", "", "kv_both", "kv_both", "kv_consumer", "kv_producer"])
     block = 16
-    blocks = rng.randint(5, 24)
+    blocks = rng.randint(5, 16)
     engine: dict[str, Any] = {
         "blocks": blocks,
         "block_size": block,
@@ -39,13 +39,13 @@ def scenario(source: int | random.Random) -> dict[str, Any]:
     if engine["window"]:
         engine["prefix_caching"] = rng.random() < 0.3
     if role == "kv_consumer":  # transfers without end need a pool that is not always full
-        blocks = engine["blocks"] = blocks + 8
-    requests = [_request(rng, i, engine) for i in range(rng.randint(4, 12))]
+        blocks = engine["blocks"] = blocks + 4
+    requests = [_request(rng, i, engine) for i in range(rng.randint(3, 8))]
     return {
         "id": f"w{source}" if isinstance(source, int) else "drawn",
         "title": "random workload",
         "source": ["generated"],
-        "steps": 180,
+        "steps": 140,
         "engine": engine,
         "request": requests,
         "at": _happenings(rng, bool(role)),
@@ -55,13 +55,13 @@ def scenario(source: int | random.Random) -> dict[str, Any]:
 def _request(rng: random.Random, i: int, engine: dict[str, Any]) -> dict[str, Any]:
     pick, block, role = rng.choice, engine["block_size"], engine["role"]
     room = engine["blocks"] * block
-    prompt = rng.randint(2, max(2, min(160, room // 2)))
+    prompt = rng.randint(2, max(2, min(120, room // 2)))
     q: dict[str, Any] = {
         "id": f"q{i}",
         "prompt": prompt,
-        "max_tokens": rng.randint(1, max(1, min(20, room - prompt - 4 * block))),
+        "max_tokens": rng.randint(1, max(1, min(12, room - prompt - 4 * block))),
         "priority": rng.randint(0, 2) if engine["policy"] == "priority" else 0,
-        "arrive": rng.randint(0, 16),
+        "arrive": rng.randint(0, 12),
         "must_finish": False,
         "may_fail": True,
     }
@@ -92,7 +92,7 @@ def _request(rng: random.Random, i: int, engine: dict[str, Any]) -> dict[str, An
 
 def _happenings(rng: random.Random, transfers: bool) -> list[dict[str, Any]]:
     chance = rng.random()
-    step = rng.randint(3, 20)
+    step = rng.randint(3, 14)
     if chance < 0.15:
         return [
             {"step": step, "do": rng.choice(["pause_new", "pause_all"])},

@@ -203,7 +203,7 @@ class Transfers(Blocks):
             self.bad(
                 "StoreSafe",
                 f"{e.r} hands over KV that is gone: no block of it is left",
-                field="ev.store.blocks",
+                field="ev.store.blocks, ev.finish.reason",
                 expected="the blocks of a request that ended well",
                 observed="none",
                 requests=[e.r],
