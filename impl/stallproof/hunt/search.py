@@ -201,11 +201,12 @@ class Hunter:
         """As many steps as it takes, where more could not mend it."""
         if prop in SLOW:
             return s, got
-        short = space.copy(s)
-        short.steps = min(s.steps, got.steps)
-        again = self.bench.run(short)
-        if again is not None and again.causes.get(prop) == got.causes[prop]:
-            return short, again
+        for steps in (got.when[prop] + 1, got.when[prop] + 8, got.steps):
+            short = space.copy(s)
+            short.steps = max(1, min(s.steps, steps))
+            again = self.bench.run(short)
+            if again is not None and again.causes.get(prop) == got.causes[prop]:
+                return short, again
         return s, got
 
 

@@ -133,6 +133,8 @@ def _with(raw: Raw, path: list[Any], key: str, value: int) -> Raw:
 
 #: options that are no numbers to lower: removing them gives the default
 _KEEP = frozenset(("id", "prompt", "step", "do", "kind", "blocks"))
+#: of the engine: their defaults are larger, not simpler
+_NOT_SIMPLER = ("budget", "max_model_len", "max_num_seqs", "block_size", "depth")
 
 
 def _options(raw: Raw) -> Iterator[Raw]:
@@ -140,8 +142,8 @@ def _options(raw: Raw) -> Iterator[Raw]:
     found = [(path, key) for path, table in _structs(raw) for key in table if key not in _KEEP]
     found.sort(key=lambda f: f[1] not in ("load", "send"))
     for path, key in found:
-        if path == ["engine"] and key in ("budget", "max_model_len", "max_num_seqs", "block_size"):
-            continue  # their defaults are larger, not simpler
+        if path == ["engine"] and key in _NOT_SIMPLER:
+            continue
         if key == "prefix":
             yield _without(raw, path, "prefix", "prefix_tokens")
         else:
@@ -181,6 +183,8 @@ def _together(raw: Raw) -> Iterator[Raw]:
 
 def _numbers(raw: Raw) -> Iterator[Raw]:
     """One number lower: to its floor, half way down, one less."""
+    if "depth" not in raw["engine"]:
+        yield _with(raw, ["engine"], "depth", 1)  # less than the default
     for path, table in _structs(raw):
         for key, floor in _FLOORS.items():
             old = table.get(key)
