@@ -34,6 +34,11 @@ class ScriptMeta(KVConnectorMetadata):
     sends: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
 
+def _gave_up(request: Any) -> bool:
+    """It has no result: nobody expects its KV."""
+    return request.status.name in ("FINISHED_ABORTED", "FINISHED_ERROR", "FINISHED_IGNORED")
+
+
 class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
     """See the module. ``step`` (harness) is the number of the step being built, for ``defer_until``."""
 
@@ -106,7 +111,7 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         s = self.script(request).get("send")
-        if not s:
+        if not s or (not any(block_ids) and _gave_up(request)):
             return False, None
         self.new.sends.append((request.request_id, s))
         return True, None

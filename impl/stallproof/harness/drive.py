@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -236,8 +237,9 @@ class Run:
 
             names = {"pause_new": "PAUSED_NEW", "pause_all": "PAUSED_ALL", "resume": "UNPAUSED"}
             self.sched.set_pause_state(PauseState[names[what]])
-        else:
-            self.sched.reset_prefix_cache(reset_running_requests=what == "reset_running")
+        else:  # the engine answers its caller with the error, and goes on
+            with suppress(RuntimeError):
+                self.sched.reset_prefix_cache(reset_running_requests=what == "reset_running")
 
     def _abort(self, rid: str) -> None:
         from vllm.v1.request import RequestStatus
@@ -306,13 +308,16 @@ class Run:
             )  # fmt: skip
 
     def _ready(self) -> list[str]:
-        """Requests that wait for nothing but the scheduler."""
+        """Requests that wait for nothing but the scheduler; not those for which all slots are taken."""
         out = []
+        full = len(self.sched.running) >= self.sc.engine.max_num_seqs
         for r, request in self.sched.requests.items():
             name = request.status.name
             if name == "WAITING_FOR_REMOTE_KVS" and r not in self.sched.finished_recving_kv_req_ids:
                 continue
             if name.startswith("WAITING_FOR_S") or request.is_finished() or r in self.ended:
+                continue
+            if full and name != "RUNNING":
                 continue
             script = (request.kv_transfer_params or {}).get("script", {})
             if script.get("defer", 0) > 0 and name == "WAITING":

@@ -199,7 +199,7 @@ class Policy:
         if (
             "Feasible" in self.rules
             and c.plain
-            and -(-(e.prompt + (e.max_tokens > 1) + c.lookahead) // c.block_size) > c.pool
+            and -(-(e.prompt + c.lookahead) // c.block_size) > c.pool  # the first token needs no room
         ):
             self.infeasible[e.r] = self.led.step
 
