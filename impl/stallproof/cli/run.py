@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
 from stallproof import engines, scenario
-from stallproof.errors import BadInput, Exit
+from stallproof.errors import BadInput, Exit, StallproofError, Unsupported
 from stallproof.harness.spawn import Job, run_jobs
 
 
@@ -42,8 +43,8 @@ def command(
         engines.check(v)
     named(scheduler)
     many = len(files) * len(versions) > 1
-    if output and many:
-        output.mkdir(parents=True, exist_ok=True)
+    if output:
+        writable(output, folder=many)
     worst = Exit.OK
     for v in versions:
         runnable = [s for s in loaded if not s.versions or v in s.versions]
@@ -52,7 +53,7 @@ def command(
         ]
         for s, job, got in zip(runnable, jobs, run_jobs(v, jobs), strict=False):
             if "error" in got:
-                raise BadInput(f"{s.id} on {v}: {got['error']}", path=s.path)
+                raise failure(s, v, got)
             table = s.expect.stock if scheduler == "stock" else s.expect.ours
             want = scenario.expected(table, v)
             ok = matches(want, got["violated"]) if check else not got["violated"]
@@ -64,6 +65,12 @@ def command(
     return int(worst)
 
 
+def failure(s: scenario.Scenario, version: str, got: dict) -> StallproofError:
+    """What the engine's process said instead of a result, with the code that it gave."""
+    text = f"{s.id} on {version}: {got['error']}"
+    return Unsupported(text) if got.get("code") == Exit.UNSUPPORTED else BadInput(text, path=s.path)
+
+
 def named(scheduler: str) -> None:
     """Refuse what can be no scheduler before an engine is started; raises :class:`BadInput`."""
     if scheduler not in ("stock", "stallproof") and "." not in scheduler.strip("."):
@@ -71,6 +78,31 @@ def named(scheduler: str) -> None:
             f"no scheduler is called {scheduler!r}",
             remedy="give 'stock', 'stallproof' or a dotted class name such as package.module.Class",
         )
+
+
+def writable(output: Path, folder: bool) -> None:
+    """Find out before an engine is started; raises :class:`BadInput`. No parent is made: it may be a typo.
+
+    ``folder``: ``output`` is to be a folder, and is made if its parent is there.
+    """
+    try:
+        if folder:
+            output.mkdir(exist_ok=True)
+            probe = output / f".stallproof-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        else:
+            there = output.exists()
+            with output.open("ab"):
+                pass
+            if not there:
+                output.unlink()
+    except OSError as exc:
+        raise BadInput(
+            f"cannot write there: {exc.strerror}",
+            path=output,
+            remedy="give -o a path in a folder that exists and may be written",
+        ) from exc
 
 
 def matches(want: str, violated: dict[str, str]) -> bool:

@@ -10,36 +10,37 @@ class Deadlines:
     kept in order of expiry, so ``expired`` looks at one name while nothing is late.
     """
 
-    __slots__ = ("_due", "limit")
+    __slots__ = ("due", "limit")
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._due: dict[str, float] = {}
+        #: the same object for good, so that "anything waiting?" costs its caller no call
+        self.due: dict[str, float] = {}
 
     def begin(self, name: str, now: float) -> None:
         if self.limit > 0:
-            self._due.setdefault(name, now + self.limit)
+            self.due.setdefault(name, now + self.limit)
 
     def end(self, name: str) -> None:
-        self._due.pop(name, None)
+        self.due.pop(name, None)
 
     def is_over(self, name: str, now: float) -> bool:
-        due = self._due.get(name)
+        due = self.due.get(name)
         return due is not None and now >= due
 
     def expired(self, now: float) -> list[str]:
         """Names whose deadline has passed, removed."""
         late: list[str] = []
-        for name, due in self._due.items():  # one limit: insertion order is order of expiry
+        for name, due in self.due.items():  # one limit: insertion order is order of expiry
             if due > now:
                 break
             late.append(name)
         for name in late:
-            del self._due[name]
+            del self.due[name]
         return late
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self.due)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._due
+        return name in self.due

@@ -25,36 +25,37 @@ class HeldLoad:
 class Gate:
     """Loads held back, in order of admission; one per request at most."""
 
-    __slots__ = ("_held", "_steps")
+    __slots__ = ("_steps", "held")
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._held: dict[str, HeldLoad] = {}
+        #: by request; the same object for good
+        self.held: dict[str, HeldLoad] = {}
 
     def must_hold(self, fence: int) -> bool:
         return not self._steps.passed(fence)
 
     def hold(self, load: HeldLoad) -> None:
-        self._held[load.rid] = load
+        self.held[load.rid] = load
 
     def due(self) -> list[HeldLoad]:
         """Remove and return the loads that may start now."""
-        if not self._held:
+        if not self.held:
             return []
-        ready = [x for x in self._held.values() if self._steps.passed(x.fence)]
+        ready = [x for x in self.held.values() if self._steps.passed(x.fence)]
         for x in ready:
-            del self._held[x.rid]
+            del self.held[x.rid]
         return ready
 
     def drop(self, rid: str) -> HeldLoad | None:
         """The request is gone or evicted: its load never starts."""
-        return self._held.pop(rid, None)
+        return self.held.pop(rid, None)
 
     def __contains__(self, rid: str) -> bool:
-        return rid in self._held
+        return rid in self.held
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def __iter__(self) -> Iterator[HeldLoad]:
-        return iter(self._held.values())
+        return iter(self.held.values())

@@ -177,13 +177,13 @@ class StallWatch:
         self.on_stall = on_stall
         self.seconds: dict[str, float] = {kind.value: 0.0 for kind in Kind}
         self.opened: dict[str, int] = {kind.value: 0 for kind in Kind}
-        self._episodes: dict[Kind, _Episode] = {}
+        self.episodes: dict[Kind, _Episode] = {}
 
     def stalled(self) -> list[str]:
         """Kinds of the episodes that are open now."""
-        if not self._episodes:  # asked after every scheduling call
+        if not self.episodes:  # asked after every scheduling call
             return []
-        return [kind.value for kind, ep in list(self._episodes.items()) if ep.opened]
+        return [kind.value for kind, ep in list(self.episodes.items()) if ep.opened]
 
     def observe(
         self,
@@ -203,7 +203,7 @@ class StallWatch:
         ``advanced``: since the last call some request reached a token count it had never had, or finished;
         leave it out if unknown. ``oldest_wait``: age in seconds of the oldest outside wait.
         """
-        if moved and advanced and oldest_wait is None and not self._episodes:
+        if moved and advanced and oldest_wait is None and not self.episodes:
             return _NOTHING
         due: list[Due] = []
         busy, lim = unfinished > 0, self.limits
@@ -212,7 +212,7 @@ class StallWatch:
         )
         # A wait that is legitimate (pending) neither confirms nor ends a livelock: only an advance ends it.
         live = Kind.LIVELOCK
-        if busy and not advanced and (moved or live in self._episodes):
+        if busy and not advanced and (moved or live in self.episodes):
             self._track(due, live, now, True, now, lim.livelock_s, lim.livelock_calls, count=moved)
         else:
             self._track(due, live, now, False, now, lim.livelock_s, lim.livelock_calls)
@@ -233,16 +233,16 @@ class StallWatch:
         *,
         count: bool = True,
     ) -> None:
-        ep = self._episodes.get(kind)
+        ep = self.episodes.get(kind)
         if not bad:
             if ep is not None:
-                del self._episodes[kind]
+                del self.episodes[kind]
                 if ep.opened:
                     self._account(kind, ep, now)
                     due.append(Due(kind, "resumed", now - ep.since, ep.calls, ep.reports))
             return
         if ep is None:
-            ep = self._episodes[kind] = _Episode(since=began, accounted=now)
+            ep = self.episodes[kind] = _Episode(since=began, accounted=now)
         ep.calls += count
         if not ep.opened:
             if now - ep.since < after_s or ep.calls < after_calls:

@@ -40,6 +40,7 @@ class Engine:
         env.pop("PYTHONHOME", None)
         tail = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
         env["PYTHONPATH"] = os.pathsep.join([*map(str, self.path), *tail])
+        env["PYTHONUTF8"] = "1"  # an engine reads files of its own with the locale's encoding
         env.setdefault("HF_HUB_OFFLINE", "1")
         env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         env.setdefault("VLLM_NO_USAGE_STATS", "1")

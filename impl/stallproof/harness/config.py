@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from stallproof.errors import BadInput
 from stallproof.scenario import Engine
 
 _TINY = {
@@ -191,6 +192,9 @@ def scheduler_class(name: str, depth: int, variant: str = "") -> type:
     What a dotted name means is a class, or a function that makes one for ``depth``.
 
     ``variant``: stock and ours over it are those of a fork, see :mod:`stallproof.harness.variants`.
+
+    Raises:
+        BadInput: the dotted name cannot be imported, or is no class.
     """
     from importlib import import_module
 
@@ -210,5 +214,14 @@ def scheduler_class(name: str, depth: int, variant: str = "") -> type:
     if name == "stallproof":
         return getattr(import_module("stallproof.vllm"), "AsyncScheduler" if depth == 2 else "Scheduler")
     module, _, cls = name.rpartition(".")
-    found = getattr(import_module(module), cls)
-    return found if isinstance(found, type) else found(depth)
+    try:
+        found = getattr(import_module(module), cls)
+    except (ImportError, AttributeError) as exc:
+        raise BadInput(
+            f"cannot import the scheduler {name}: {exc}",
+            remedy="give package.module.Class as the engine's own interpreter finds it (PYTHONPATH counts)",
+        ) from exc
+    made = found(depth) if callable(found) and not isinstance(found, type) else found
+    if not (isinstance(made, type) and hasattr(made, "schedule")):
+        raise BadInput(f"{name} is no scheduler class, and does not make one")
+    return made

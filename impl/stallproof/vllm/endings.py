@@ -63,7 +63,8 @@ class EndingPart(Engine):
         )
 
     def _sp_end_infeasible(self: Any) -> None:
-        suspects, self._sp_suspects = self._sp_suspects, {}
+        suspects = self._sp_suspects.copy()
+        self._sp_suspects.clear()
         for rid, request in suspects.items():
             if self.requests.get(rid) is not request or request.is_finished():
                 continue
@@ -91,7 +92,8 @@ class EndingPart(Engine):
     def _sp_end_waits(self: Any) -> None:
         """Grammars that do not compile and sessions that stay silent, past their deadline."""
         now = self._sp_now()
-        bad, self._sp_bad_grammars = self._sp_bad_grammars, []
+        bad = self._sp_bad_grammars[:]
+        self._sp_bad_grammars.clear()
         for request, why in bad:
             if self.requests.get(request.request_id) is request:
                 self._sp_finish(request, "FINISHED_ERROR", why[:300], "error")

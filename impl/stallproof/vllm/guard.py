@@ -121,6 +121,18 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_fire("FullFit")
             if self._sp_act:
                 self.scheduler_reserve_full_isl = True
+        #: empty while no wait has an end that could be due and nothing is to be put in its place
+        self._sp_todo = (
+            self._sp_gate.held,
+            self._sp_load_deadline.due,
+            self._sp_sends.due,
+            self._sp_grammars.due,
+            self._sp_silent.due,
+            self._sp_suspects,
+            self._sp_bad_grammars,
+            self._sp_moved,
+            self._sp_unserved,
+        )
         self._sp_log_start()
         self._sp_set_up_watch()
 
@@ -191,7 +203,15 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if self._sp_in or not self._sp_ready:  # a base class that calls itself
             return super().schedule(*args, **kwargs)
         output = None
-        self._sp_before()
+        self._sp_steps.building = True
+        call = self._sp_call
+        if call.used():
+            call = self._sp_call = Call()
+        call.running_before = len(self.running)
+        # most calls: nothing waits, nothing is due, so nothing can be decided but about the running requests
+        due, waiting = any(self._sp_todo), self._sp_has_waiting()
+        if due or waiting:
+            self._sp_before(due, waiting)
         self._sp_in = True
         try:
             output = super().schedule(*args, **kwargs)
@@ -200,26 +220,27 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_in = False
             self._sp_after(output)
 
-    def _sp_before(self) -> None:
-        self._sp_steps.begin()
-        self._sp_call = Call(running_before=len(self.running))
+    def _sp_before(self, due: bool, waiting: bool) -> None:
+        if due or getattr(self, self._sp_holding_name):
+            if self.connector is not None:
+                self._sp_loads_before()
+            self._sp_prepare()
+            waiting = self._sp_has_waiting()
+        if not waiting:
+            return
         self._sp_hook_later = False
         self._sp_at_once = ""
-        if self.connector is not None:
-            self._sp_loads_before()
-        self._sp_prepare()
-        if not self._sp_has_waiting():
-            return
-        if self.connector is not None:
+        seat = self._sp_foreign or len(self.running) < getattr(self, self._sp_seats_name)
+        if seat or self._sp_asks_pending:
             try:
-                self._sp_hook_connector()
+                self._sp_hook_connector(seat)
             except Exception as exc:
                 self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
                 self._sp_fault("connector hook", exc)
         if self._sp_foreign:
             self._sp_hook_allocate()
-        else:
-            self._sp_hook_if_parked()
+        elif self._inflight_prefills or self._sp_sessions:
+            self._sp_hook_if_parked(seat)
 
     @isolated("prepare")
     def _sp_prepare(self) -> None:
@@ -228,38 +249,47 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if len(self._sp_grammars) or len(self._sp_silent) or self._sp_bad_grammars:
             self._sp_end_waits()
         self._sp_arrange()
-        if self._sp_unserved is not None:
+        if self._sp_unserved:
             self._sp_share_budget()
 
     @isolated("parked")
-    def _sp_hook_if_parked(self) -> None:
-        if self._sp_parked():
-            # while no running request can be refused, the hook is not needed before the waiting ones
-            self._sp_hook_later = self._sp_plenty()
-            if not self._sp_hook_later:
-                self._sp_hook_allocate()
+    def _sp_hook_if_parked(self, seat: bool) -> None:
+        """A holder that does not run may have to give its blocks up, to a running or to a waiting request.
+
+        While no running request can be refused, the hook is not needed before the waiting ones are looked
+        at; without a seat they are not.
+        """
+        plenty = self._sp_plenty()
+        if (plenty and not seat) or not self._sp_parked():
+            return
+        self._sp_hook_later = plenty
+        if not plenty:
+            self._sp_hook_allocate()
 
     def _sp_after(self, output: Any) -> None:
-        self._sp_allocate_before = None
-        self._sp_shadow.take_off()
+        if self._sp_allocate_before is not None or self._sp_shadow:
+            self._sp_allocate_before = None
+            self._sp_shadow.take_off()
         if self._sp_threshold is not None:
             self.scheduler_config.long_prefill_token_threshold, self._sp_threshold = self._sp_threshold, None
-        call = self._sp_call
+        call, steps = self._sp_call, self._sp_steps
         if output is None:
-            self._sp_steps.abandon()
+            steps.abandon()
         else:
-            self._sp_steps.dispatch(output.total_num_scheduled_tokens)
+            tokens = output.total_num_scheduled_tokens
+            steps.dispatch(tokens)
             self._sp_flight.append(output.num_scheduled_tokens)
-            full = output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens
-            call.full = full and self._sp_has_waiting()
+            if tokens >= self.max_num_scheduled_tokens:
+                call.full = self._sp_has_waiting()
         if call.kept:
             self.running.extend(reversed(call.kept))
             if output is not None and not self._sp_adapter.facts.reset_list:
                 output.preempted_req_ids -= {r.request_id for r in call.kept}
         if not call.waited:
-            self._sp_patience.settle()
-        self._sp_settle(call)
-        if self.connector is not None and self.finished_recving_kv_req_ids:
+            self._sp_patience.since = None
+        if call.full or len(self.running) != call.running_before or call.used():
+            self._sp_settle(call)
+        if self.finished_recving_kv_req_ids and self.connector is not None:
             self._sp_promote()
         self._sp_watch(output)
 
@@ -377,8 +407,10 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if not self._sp_ready:
             return super().update_from_output(scheduler_output, model_runner_output)
         self._sp_steps.process(scheduler_output.total_num_scheduled_tokens)
-        if len(self._sp_fences) > 4096 or (self._sp_steps.in_flight == 0 and len(self._sp_fences)):
-            self._sp_fences.prune()
+        if self._sp_gating:
+            fences = len(self._sp_fences)
+            if fences > 4096 or (fences and self._sp_steps.in_flight == 0):
+                self._sp_fences.prune()
         if self._sp_flight:
             self._sp_flight.popleft()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -414,6 +446,10 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
     @property
     def sp_deadline(self) -> float:
         return self._sp_load_deadline.limit
+
+    @property
+    def sp_deferral(self) -> float:
+        return self._sp_deferral.limit if self._sp_on("DeferralDeadline") else 0.0
 
     def sp_quarantined(self) -> list[int]:
         """Block ids out of the pool because their load never answered."""

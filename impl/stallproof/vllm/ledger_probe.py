@@ -8,9 +8,22 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stallproof.trace import schema as T
+from stallproof.vllm.copies import Copies
 
 if TYPE_CHECKING:
     from stallproof.vllm.recording import Recorder
+
+
+def prunes(coordinator: Any) -> bool:
+    """Whether some KV cache group gives blocks up while its request runs (a window); True if unknown."""
+    for manager in getattr(coordinator, "single_type_managers", None) or (None,):
+        base = next((c for c in type(manager).__mro__ if c.__name__ == "SingleTypeKVCacheManager"), None)
+        if base is None:
+            return True
+        for name in ("get_num_skipped_tokens", "remove_skipped_blocks"):
+            if getattr(type(manager), name, None) is not getattr(base, name, None):
+                return True
+    return False
 
 
 class Probe:
@@ -26,12 +39,20 @@ class Probe:
         self.others: Counter[int] = Counter()  # pins and deferred entries
         self.fresh: list[int] = []  # allocated within the allocate_slots call in progress
         self.shared: list[int] = []
+        self.turn = 0  # the block sampled last
         self.upto = -1  # tokens computed that the pruning in progress counts the window from
+        self.copies = Copies(self)
         self._put_back: list[tuple[Any, str, Any]] = []
         for request in rec.s.requests.values():
             self.tables[request.request_id] = Counter(self.blocks_of(request.request_id))
 
     # -------------------------------------------------------------- reading the engine
+
+    def _table(self, r: str) -> Counter[int]:
+        table = self.tables.get(r)
+        if table is None:
+            table = self.tables[r] = Counter()
+        return table
 
     def free(self) -> int:
         return self.pool.get_num_free_blocks()
@@ -115,8 +136,14 @@ class Probe:
         ):
             if owner is None or not hasattr(owner, name):
                 continue
+            if owner is self.coordinator and not prunes(owner):
+                continue  # asked once per request and step, for nothing
             self._put_back.append((owner, name, owner.__dict__.get(name)))
             setattr(owner, name, getattr(self, f"_{name}")(getattr(owner, name)))
+        for manager in getattr(self.coordinator, "single_type_managers", ()):
+            if hasattr(manager, "_apply_cow"):
+                self._put_back.append((manager, "_apply_cow", manager.__dict__.get("_apply_cow")))
+                manager._apply_cow = self.copies.hook(manager._apply_cow)
 
     def remove(self) -> None:
         for owner, name, before in reversed(self._put_back):
@@ -133,7 +160,9 @@ class Probe:
             if ids:
                 kind, r = self.context
                 if r:
-                    self.tables.setdefault(r, Counter()).update(ids)
+                    table = self._table(r)
+                    for b in ids:
+                        table[b] += 1
                     self.fresh.extend(ids)
                     self.rec.emit(T.Alloc(r, ids))
                 else:
@@ -151,7 +180,7 @@ class Probe:
             if ids:
                 kind, r = self.context
                 if r:
-                    self.tables.setdefault(r, Counter()).update(ids)
+                    self._table(r).update(ids)
                     self.shared.extend(ids)
                     self.rec.emit(T.Share(r, ids))
                 else:
@@ -169,11 +198,13 @@ class Probe:
             ids = [b.block_id for b in mine if not b.is_null]
             if ids:
                 kind, r = self.context
-                if kind == "drain" or not r:
+                if kind in ("drain", "copy") and self.copies.released(ids, now=kind == "copy"):
+                    pass
+                elif kind == "drain" or not r:
                     self.others.subtract(ids)
                     self.rec.emit(T.Drain(ids) if kind == "drain" else T.Unpin(kind or "connector", ids))
                 else:
-                    self.tables.setdefault(r, Counter()).subtract(ids)
+                    self._table(r).subtract(ids)
                     self.rec.emit(T.Free(r, ids) if kind == "free" else T.Prune(r, ids, self.upto))
             return result
 
@@ -196,7 +227,7 @@ class Probe:
             ids = [b.block_id for b in blocks if not b.is_null]
             if ids:
                 r = request.request_id
-                self.tables.setdefault(r, Counter()).subtract(ids)
+                self._table(r).subtract(ids)
                 self.others.update(ids)
                 self.rec.emit(T.Fence(r, ids, self.rec.fence_step()))
                 self._drop_if_empty(r)
@@ -218,10 +249,17 @@ class Probe:
 
         def allocate_slots(request: Any, num_new_tokens: int, *a: Any, **k: Any) -> Any:
             r = request.request_id
-            self.fresh, self.shared = [], []
+            # once per running request and step, so no context manager
+            before, self.context = self.context, ("allocate", r)
             running = request.status.name == "RUNNING"
-            with self.within("allocate", r):
+            if not running:
+                self.fresh, self.shared = [], []
+            try:
                 result = call(request, num_new_tokens, *a, **k)
+            finally:
+                self.context = before
+            if running and result is not None:  # all that happened are the pool's own events
+                return result
             names = ("num_new_computed_tokens", "new_computed_blocks", "num_lookahead_tokens",
                      "num_external_computed_tokens", "delay_cache_blocks")  # fmt: skip
             given = dict(zip(names, a, strict=False)) | k
@@ -245,6 +283,7 @@ class Probe:
                 rec.emit(T.Load(r, rec.gen[r], target, "async" if parked else "sync", ext))
                 if parked:
                     rec.loading[r] = target
+                    rec.begun.discard(r)
                 else:
                     rec.sync_loads[r] = rec.step
             if not running and not parked and rec.kind == "schedule":
@@ -275,6 +314,7 @@ class Probe:
             request: Any, blocks: Any, num_external_tokens: int, *a: Any, **k: Any
         ) -> Any:
             if num_external_tokens > 0 and "start" not in self.rec.own:
+                self.rec.begun.add(request.request_id)
                 self.rec.emit(T.Start(request.request_id, self.rec.gen.get(request.request_id, 0)))
             return call(request, blocks, num_external_tokens, *a, **k)
 
@@ -286,6 +326,17 @@ class Probe:
         table = self.tables.get(r)
         if table is not None and not any(table.values()):
             del self.tables[r]
+
+    def refs(self, events: Iterable[T.Event], most: int = 8) -> dict[int, int]:
+        """A sample of the pool's own counts: blocks that ``events`` name, and one more, a turn further."""
+        blocks = self.pool.blocks
+        self.turn = self.turn % (len(blocks) - 1) + 1 if len(blocks) > 1 else 0
+        ids = [self.turn]
+        for e in events:
+            if len(ids) >= most:
+                break
+            ids += getattr(e, "blocks", ())[: most - len(ids)]
+        return {b: blocks[b].ref_cnt for b in sorted(ids) if b}
 
     def differences(self) -> list[str]:
         """What the engine's own tables say and the recorded events do not."""

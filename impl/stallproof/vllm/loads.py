@@ -12,6 +12,7 @@ from stallproof.core.gate import HeldLoad
 from stallproof.core.quarantine import Lot, Quarantine
 from stallproof.vllm import connectors
 from stallproof.vllm.base import Engine
+from stallproof.vllm.describe import leaf_connectors
 from stallproof.vllm.probe import Shadow
 from stallproof.vllm.state import Load
 
@@ -19,6 +20,12 @@ log = logging.getLogger("stallproof")
 
 #: so many loads of one request may fail; then it computes its prompt here
 MAX_FAILED_LOADS = 3
+
+
+def _answers(connector: Any) -> bool:
+    """Whether it has pending block frees of its own; the method of the base class says no."""
+    own = getattr(type(connector), "has_pending_block_frees", None)
+    return own is not None and not own.__qualname__.startswith("KVConnectorBase")
 
 
 class LoadPart(Engine):
@@ -46,6 +53,8 @@ class LoadPart(Engine):
         self._sp_failed: set[str] = set()  #: running requests whose synchronous load failed
         self._sp_flight: deque[Any] = deque()  #: tokens by request of the steps in flight
         self._sp_lasting = Shadow()
+        leaves = leaf_connectors(self.connector)
+        self._sp_asks_pending = self._sp_adapter.facts.guard and any(map(_answers, leaves))
         if self._sp_gating:
             # Releases happen outside scheduling calls too, so this observer stays on; it changes nothing.
             self._sp_free_before = self._sp_lasting.put(pool, "free_blocks", self._sp_observe_free)
@@ -96,11 +105,17 @@ class LoadPart(Engine):
 
     # ------------------------------------------------------------ hooks on the connector
 
-    def _sp_hook_connector(self: Any) -> None:
+    def _sp_hook_connector(self: Any, seat: bool = True) -> None:
+        """``seat``: a waiting request may be admitted; without one the scan does not begin."""
         shadow, connector = self._sp_shadow, self.connector
-        self._sp_match_before = shadow.put(connector, "get_num_new_matched_tokens", self._sp_match)
-        self._sp_alloc_state_before = shadow.put(connector, "update_state_after_alloc", self._sp_after_alloc)
-        if self._sp_adapter.facts.guard and hasattr(connector, "has_pending_block_frees"):
+        if connector is None:
+            return
+        if seat:
+            self._sp_match_before = shadow.put(connector, "get_num_new_matched_tokens", self._sp_match)
+            self._sp_alloc_state_before = shadow.put(
+                connector, "update_state_after_alloc", self._sp_after_alloc
+            )
+        if self._sp_asks_pending:
             self._sp_pending_before = shadow.put(connector, "has_pending_block_frees", self._sp_pending_frees)
 
     def _sp_pending_frees(self: Any) -> Any:
@@ -342,6 +357,8 @@ class LoadPart(Engine):
             probe.others.update(ids)
         if kind == "recv":
             self._sp_emit("Quarantine", rid, gen, ids)
+            if self._sp_rec is not None:
+                self._sp_rec.loading.pop(rid, None)  # its report, if any, no longer completes a load
         elif ids:  # a reader keeps them: to the ledger of a trace, a reference of its own
             self._sp_emit("Pin", f"send-{rid}", ids)
             self._sp_emit("Free", rid, ids)

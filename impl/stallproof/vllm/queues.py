@@ -24,10 +24,14 @@ class QueuePart(Engine):
         self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
         self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
         self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
-        self._sp_unserved: Any = None  #: an older, ready request that the last call had no tokens for
+        self._sp_unserved: list[Any] = []  #: an older, ready request that the last call had no tokens for
         self._sp_threshold: int | None = None  #: the engine's chunk cap, while ours is in its place
         self._sp_foreign = self._sp_adapter.foreign
         self._sp_holding_name = "kv_holding_waiting" if self._sp_adapter.facts.holding else "skipped_waiting"
+        #: the attribute that says how many requests may run
+        self._sp_seats_name = (
+            "max_num_active_reqs" if hasattr(self, "max_num_active_reqs") else "max_num_running_reqs"
+        )
         kinds = {type(self.waiting).__name__, type(getattr(self, self._sp_holding_name)).__name__}
         #: a queue class of somebody else's keeps its own order
         self._sp_arranging = kinds <= {"FCFSRequestQueue", "PriorityRequestQueue"}
@@ -55,7 +59,7 @@ class QueuePart(Engine):
         return (self._sp_arrival(request),)
 
     def _sp_has_waiting(self: Any) -> bool:
-        return bool(self.waiting) or bool(getattr(self, self._sp_holding_name))
+        return bool(self.waiting or getattr(self, self._sp_holding_name))
 
     def _sp_holds(self: Any, request: Any) -> bool:
         return request.num_computed_tokens > 0 or request.status.name == "WAITING_FOR_REMOTE_KVS"
@@ -90,7 +94,8 @@ class QueuePart(Engine):
     def _sp_arrange(self: Any) -> None:
         if not self._sp_moved and not getattr(self, self._sp_holding_name):
             return
-        moved, self._sp_moved = self._sp_moved, []
+        moved = self._sp_moved[:]
+        self._sp_moved.clear()
         if not self._sp_arranging or not self._sp_on("OneOrder"):
             return
         try:
@@ -141,7 +146,7 @@ class QueuePart(Engine):
 
     def _sp_find_unserved(self: Any) -> None:
         """The first waiting request that is ready, if a prefill behind it in order runs (#53130)."""
-        self._sp_unserved = None
+        self._sp_unserved.clear()
         if not self._sp_settings.active("BudgetShare"):
             return
         done = self.finished_recving_kv_req_ids
@@ -151,12 +156,12 @@ class QueuePart(Engine):
                 if status in ("WAITING", "PREEMPTED") or r.request_id in done:
                     key = self._sp_key(r)
                     if any(x.is_prefill_chunk and self._sp_key(x) > key for x in self.running):
-                        self._sp_unserved = r
+                        self._sp_unserved.append(r)
                     return
 
     def _sp_share_budget(self: Any) -> None:
         """Cap the chunks of this call so that the unserved request gets up to half of the budget."""
-        request, self._sp_unserved = self._sp_unserved, None
+        request = self._sp_unserved.pop()
         if request.request_id not in self.requests or request.is_finished():
             return
         prefills = sum(bool(x.is_prefill_chunk) for x in self.running)

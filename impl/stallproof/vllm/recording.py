@@ -69,6 +69,7 @@ class Recorder:
         self.run: list[str] = []
         self.gen: dict[str, int] = {}
         self.loading: dict[str, list[int]] = {}
+        self.begun: set[str] = set()  # loads among them that the connector was told of
         self.sync_loads: dict[str, int] = {}
         self.sending: set[str] = set()
         self.accepting = False  # inside the engine's handling of completion reports
@@ -109,8 +110,15 @@ class Recorder:
     def crashed(self, exc: BaseException) -> None:
         """An exception leaves the engine's call: keep what was seen and say so."""
         if self.ev:
+            if self.kind == "update":  # its record, which would tell the new tokens, will not be written
+                self.ev = [T.Finish(e.r, e.reason) if type(e) is T.Finish else e for e in self.ev]
             self._outside()
-        self.note("crash", f"{type(exc).__name__}: {exc}"[:500], call=self.kind)
+        # no message of the exception: it may quote a request
+        at = exc.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = f"{at.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{at.tb_lineno}" if at else "?"
+        self.note("crash", f"{type(exc).__name__} at {where}", call=self.kind)
 
     def scheduled(self, output: Any) -> None:
         s = self.s
@@ -121,15 +129,16 @@ class Recorder:
                 for old in sorted(self.seq_step)[:128]:
                     del self.seq_step[old]
         self._touches(output)
-        self._unparked()
+        if self.parked:
+            self._unparked()
         run = [r.request_id for r in s.running]
-        admitted = {e.r for e in self.ev if type(e) is T.Admit}
-        before = set(self.run)
-        fresh = [r for r in run if r not in before and r not in admitted]
-        for r in fresh:  # a scheduler that admits without the usual call
-            self.emit(T.Admit(r))
         changed = run != self.run
-        self.run = run
+        if changed:
+            known = {e.r for e in self.ev if type(e) is T.Admit}.union(self.run)
+            for r in run:
+                if r not in known:  # a scheduler that admits without the usual call
+                    self.emit(T.Admit(r))
+            self.run = run
         record = T.Sched(
             step=self.step, ts=self.clock(), tok=dict(output.num_scheduled_tokens), total=total,
             done=self.done, ev=self.ev, free=self.probe.free(), run=run if changed else None,
@@ -139,9 +148,12 @@ class Recorder:
         self._put(record)
 
     def updated(self, step: int, out: dict[str, int]) -> None:
-        self._unparked()
-        run = [r.request_id for r in self.s.running]
-        self.run = [r for r in self.run if r in set(run)] if len(run) != len(self.run) else run
+        if self.parked:
+            self._unparked()
+        running = self.s.running
+        if len(running) != len(self.run):
+            still = {r.request_id for r in running}
+            self.run = [r for r in self.run if r in still]
         if not step:
             self.note("early", "an output of a step dispatched before the recording began")
             self.outside()
@@ -169,8 +181,11 @@ class Recorder:
     def _put(self, record: T.Sched | T.Update | T.Outside) -> None:
         self.ev = []
         self.calls += 1
+        sampled = self.calls % self.every == 0
+        if sampled:
+            record.refs = self.probe.refs(record.ev)
         self.put(record)
-        if self.calls % self.every == 0:
+        if sampled:
             for text in self.probe.differences():
                 self.note("blind", text)
                 if self.strict:
@@ -264,10 +279,13 @@ class RecordingMixin:
         rec.begin("update")
         step = rec.step_of(scheduler_output)
         rec.processed = step or rec.processed
-        comp = {r.request_id: r.num_computed_tokens for r in self.running}  # type: ignore[attr-defined]
+        running = list(self.running)  # type: ignore[attr-defined]
+        comp = [r.num_computed_tokens for r in running]
         try:
             result = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-            self._sp_after_update(rec, model_runner_output, comp, step)
+            if rec.sync_loads or comp != [r.num_computed_tokens for r in running]:
+                before = {r.request_id: n for r, n in zip(running, comp, strict=True)}
+                self._sp_after_update(rec, model_runner_output, before, step)
             out = {
                 o.request_id: len(o.new_token_ids)
                 for client in result.values()
@@ -400,10 +418,15 @@ class RecordingMixin:
 
     def _sp_received(self, rec: Recorder, r: str) -> None:
         blocks = rec.loading.pop(r, None)
-        if blocks is None:
+        if blocks is None or r not in rec.begun:
             return
         failed = r in self.failed_recving_kv_req_ids  # type: ignore[attr-defined]
         rec.emit(T.LoadFailed(r, rec.gen[r], blocks) if failed else T.Recv(r, rec.gen[r]))
+
+    def _sp_sent(self, rec: Recorder, r: str) -> None:
+        if r in rec.sending:
+            rec.sending.discard(r)
+            rec.emit(T.Stored(f"send-{r}"))
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         rec = self._sp_rec
@@ -421,9 +444,7 @@ class RecordingMixin:
         rec, r = self._sp_rec, request.request_id
         if rec is not None and rec.accepting:  # the last report of a finished request
             self._sp_received(rec, r)
-            if r in rec.sending:
-                rec.sending.discard(r)
-                rec.emit(T.Stored(f"send-{r}"))
+            self._sp_sent(rec, r)
         result = super()._free_blocks(request, *args, **kwargs)  # type: ignore[misc]
         if rec is not None:
             rec.gen.pop(r, None)
@@ -446,6 +467,17 @@ class RecordingMixin:
             return super()._drain_deferred_frees(*args, **kwargs)  # type: ignore[misc]
         with rec.probe.within("drain", ""):
             return super()._drain_deferred_frees(*args, **kwargs)  # type: ignore[misc]
+
+    def _free_cow_retained_blocks(self, blocks: Any, fence_seq: int, *args: Any, **kwargs: Any) -> Any:
+        rec = self._sp_rec
+        if rec is None:
+            return super()._free_cow_retained_blocks(blocks, fence_seq, *args, **kwargs)  # type: ignore[misc]
+        before = len(self.deferred_frees)  # type: ignore[attr-defined]
+        with rec.probe.within("copy", ""):
+            result = super()._free_cow_retained_blocks(blocks, fence_seq, *args, **kwargs)  # type: ignore[misc]
+        if len(self.deferred_frees) > before:  # type: ignore[attr-defined]
+            rec.probe.copies.put_off(blocks)
+        return result
 
     def _handle_stopped_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         result = super()._handle_stopped_request(request, *args, **kwargs)  # type: ignore[misc]
@@ -492,13 +524,18 @@ def attach(
 
 
 def attach_file(
-    sched: Any, path: str, *, source: str = "engine", strict: bool = False, every: int = 64,
+    sched: Any, path: str, *, source: str = "engine", strict: bool = False, every: int | None = None,
     clock: Callable[[], float] = time.monotonic, run: str | None = None,
 ) -> Recorder:  # fmt: skip
-    """Record to ``path`` through the ring writer; its limits come from the environment."""
+    """Record to ``path`` through the ring writer; its limits come from the environment.
+
+    ``every``: by default the comparison of the block tables is as rare as it is long: once in 64 calls, or
+    in an eighth as many calls as the pool has blocks.
+    """
     from stallproof.trace.writer import Writer
     from stallproof.vllm.describe import config_of, engine_of, rules_of
 
+    every = every or max(64, sched.kv_cache_manager.block_pool.num_gpu_blocks // 8)
     rec = attach(sched, lambda record: writer.write(record), strict=strict, every=every, clock=clock)
     writer = Writer(
         path, engine=engine_of(sched), config=config_of(sched), snapshot=rec.probe.snapshot,

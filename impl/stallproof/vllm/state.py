@@ -22,6 +22,13 @@ class Call:
     kept: list[Any] = field(default_factory=list)
     evicted: list[Any] = field(default_factory=list)
 
+    def used(self) -> bool:
+        """Whether anything but ``running_before`` was set; if not, the next call takes the same object."""
+        return bool(
+            self.closed or self.closed_new or self.waited or self.keeping or self.full or self.preempted
+            or self.target is not None or self.kept or self.evicted
+        )  # fmt: skip
+
 
 @dataclass(slots=True)
 class Load:

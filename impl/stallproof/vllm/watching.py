@@ -90,8 +90,10 @@ class WatchPart(Engine):
         moved = output.total_num_scheduled_tokens > 0
         now = self._sp_now()
         advanced = self._sp_quiet <= self._sp_depth + 1
-        if moved and advanced and now - self._sp_scanned < SCAN_S and not self._sp_reporter.watch.stalled():
-            return
+        if moved and advanced and now - self._sp_scanned < SCAN_S:
+            watch = self._sp_reporter.watch
+            if not watch.episodes or not watch.stalled():
+                return
         try:
             facts = self._sp_facts(output, now, moved, advanced)
         except Exception as exc:
