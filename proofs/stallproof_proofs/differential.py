@@ -6,7 +6,7 @@ guards of *all* micro-steps are evaluated for all requests (both polarities), an
 after the choices that the relations leave open on purpose are made as the model makes them:
 
 * which answer the connector gives, and which victim a commit takes first,
-* whether patience waits (the theorems hold for every choice), whether rule E is used,
+* whether patience, while it lasts, waits (the theorems hold for every choice), whether rule E is used,
 * when a started load completes (the relations have no gate: they allow it earlier).
 
 The state after the path must be the state after the model's call. Sums are compared with the sums themselves.
@@ -38,11 +38,12 @@ CODES = {
     "preempted": m.WAITING,
     "running": m.RUNNING,
     "new": m.NEW,
+    "blocked": m.BLOCKED,
 }
 PER_REQUEST = ("st", "own", "comp", "tok", "ph", "pf", "noload", "ny", "fl", "quar")
-HEAD_STEPS = ("Promote", "Reject")
+ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
-    m.HEAD: ("Promote", "Reject", "HeadEnd"),
+    m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
     m.RUNLOOP: ("Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait", "LoopEnd", "Dispatch"),
     m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
@@ -61,6 +62,8 @@ class Report:
     disabled: int = 0
     by_action: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
+    #: "action.guard" that was the only false guard of its action somewhere: removing it shows there
+    decisive: set[str] = field(default_factory=set)
     found: int = 0
 
     def differ(self, text: str) -> None:
@@ -89,8 +92,17 @@ class Relations:
                 indexed = bool(m.vocabulary.vars[var].dom)
                 self.terms[name][var] = (indexed, update(q) if indexed else update())
 
-    def enabled(self, name: str, env: dict[str, Any]) -> bool:
-        return all(self.evaluate(g, env) for g in self.actions[name].guards.values())
+    def enabled(self, name: str, env: dict[str, Any], decisive: set[str] | None = None) -> bool:
+        """Whether all guards hold; one that alone does not is added to ``decisive``."""
+        first = ""
+        for guard, g in self.actions[name].guards.items():
+            if not self.evaluate(g, env):
+                if first or decisive is None:
+                    return False
+                first = guard
+        if first and decisive is not None:
+            decisive.add(f"{name}.{first}")
+        return not first
 
     def apply(self, name: str, env: dict[str, Any]) -> dict[str, Any]:
         out = dict(env)
@@ -111,9 +123,13 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "Look": c.Look,
         "ChunkCap": c.ChunkCap,
         "P": c.P,
+        "MaxSeqs": c.MaxSeqs,
+        "Grammar": {r: r in c.Grammar for r in reqs},
+        "paused": S.paused,
+        "pz": S.pz,
+        "patient": False,
         "Budget": c.Budget,
         "flag": False,
-        "pat!any": 0,
         "n0": 0,
         "r0": 1,
         "v0": 1,
@@ -134,11 +150,12 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "tgt": 1,
         "dw": 1,
         "cw": 1,
+        "cutw": 1,
         "nfls": 0,
     }
     for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
         env[name] = {r: at(getattr(S, name), r) for r in reqs}
-    for name in ("hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
+    for name in ("cut", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
         env[name] = False
     for name in ("seen", "refused", "given", "heard"):
         env[name] = dict.fromkeys(reqs, False)
@@ -178,7 +195,8 @@ class Differ:
     def options(self, env: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """Every enabled micro-step with its choices. Guards that are false are counted too."""
         out = []
-        for name in CALL[env["mode"]]:
+        here_now = CALL[env["mode"]]
+        for name in self.rel.actions:
             params = {p.decl().name() for p in self.rel.actions[name].params if hasattr(p, "decl")}
             for r in self.rel.requests if "r0" in params or "v0" in params else (1,):
                 for v in self.rel.requests if "v0" in params else (1,):
@@ -187,11 +205,13 @@ class Differ:
                     right = min(rest, env["budget"], self.c.ChunkCap)
                     for n in (right, right - 1, right + 1) if "n0" in params else (0,):
                         here = {**here, "n0": n}
-                        if self.rel.enabled(name, here):
+                        if not self.rel.enabled(name, here, self.report.decisive):
+                            self.report.disabled += 1
+                        elif name not in here_now:
+                            self.report.differ(f"{name}({r}) is enabled in mode {env['mode']}")
+                        else:
                             self.report.enabled += 1
                             out.append((name, here))
-                        else:
-                            self.report.disabled += 1
         return out
 
     def choose(
@@ -211,9 +231,8 @@ class Differ:
             picked = sched.PickVictim(self.c, now, [e["v0"] for _, e in evict])
             return [o for o in evict if o[1]["v0"] == picked]
         options = [(n, e) for n, e in options if n not in ("RunEvict", "AdmEvict")]
-        if "Wait" in names:
-            waits = any(e.out for e in S.infl)  # CanFree: a step in flight yields a token
-            options = [(n, e) for n, e in options if (n == "Wait") == waits]
+        if "Wait" in names:  # the relations may preempt at once
+            options = [(n, e) for n, e in options if n == "Wait"]
         return options
 
     def call(self, S: State, pf: Sequence[bool], NY: Sequence[int]) -> None:
@@ -237,13 +256,22 @@ class Differ:
 
     def between(self, S: State, pf: Sequence[bool]) -> None:
         base = self.start(S, pf)
+        for name in ("Pause", "Resume"):
+            found = list(getattr(sched, name)(self.c, S))
+            if self.rel.enabled(name, base, self.report.decisive) != bool(found):
+                self.report.differ(f"{name}, model {bool(found)} in {S}")
+            elif found:
+                self.step(name, base, found[0])
+        for name in self.rel.actions:  # no step of a call happens between calls, and the other way round
+            for r in self.rel.requests:
+                self.rel.enabled(name, {**base, "r0": r}, self.report.decisive)
         for r in self.rel.requests:
             env = {**base, "r0": r, "flag": False}
             for action in BETWEEN:
                 model = list(getattr(sched, action)(self.c, S, r))
                 zombie = action == "Expire" and at(S.st, r) == "zombie"
                 name = "ExpireZombie" if zombie else action
-                ours = self.rel.enabled(name, env)
+                ours = self.rel.enabled(name, env, self.report.decisive)
                 self.report.enabled += ours
                 self.report.disabled += not ours
                 gated = name in ("XferDone", "XferFail", "Expire") and at(S.gate, r) > 0
@@ -252,9 +280,15 @@ class Differ:
                     self.report.differ(f"{name}({r}) enabled {ours}, model {bool(model)} in {S}")
                 elif model and ours:
                     self.step(name, env, model[0])
+            for T in sched.GrammarReady(self.c, S, r):
+                name = "GrammarFails" if at(T.st, r) == "finished" else "GrammarReady"
+                if self.rel.enabled(name, env, self.report.decisive):
+                    self.step(name, env, T)
+                else:
+                    self.report.differ(f"{name}({r}) is not enabled in {S}")
             for T in sched.Abort(self.c, S, r):
                 name = "AbortLoading" if at(T.st, r) == "zombie" else "Abort"
-                if self.rel.enabled(name, env):
+                if self.rel.enabled(name, env, self.report.decisive):
                     self.step(name, env, T)
                 else:
                     self.report.differ(f"{name}({r}) is not enabled in {S}")
@@ -268,7 +302,11 @@ class Differ:
         env = self.start(S, pf)
         for r in sorted(S.infl[0].out):
             here = {**env, "r0": r, "flag": r in E}
-            can = [n for n in ("Deliver", "DeliverLast", "DeliverLate") if self.rel.enabled(n, here)]
+            can = [
+                n
+                for n in ("Deliver", "DeliverLast", "DeliverLate")
+                if self.rel.enabled(n, here, self.report.decisive)
+            ]
             self.report.enabled += len(can)
             self.report.disabled += 3 - len(can)
             if len(can) != 1:
@@ -277,7 +315,7 @@ class Differ:
             env = self.rel.apply(can[0], here)
             self.report.micro += 1
             self.report.by_action[can[0]] += 1
-        if not self.rel.enabled("Pop", env):
+        if not self.rel.enabled("Pop", env, self.report.decisive):
             self.report.differ(f"Pop is not enabled after {S}")
             return
         env = self.rel.apply("Pop", env)
@@ -289,7 +327,7 @@ class Differ:
     def same(self, what: str, env: dict[str, Any], T: State, pf: Sequence[bool] | None) -> None:
         self.report.transitions += 1
         want = environment(self.c, T, [env["pf"][r] for r in self.rel.requests])
-        wrong = [v for v in (*PER_REQUEST, "free", "nfl") if env[v] != want[v]]
+        wrong = [v for v in (*PER_REQUEST, *ENGINE) if env[v] != want[v]]
         totals = self.totals(env)
         wrong += [name for name in totals if env[name] != totals[name]]
         if wrong:

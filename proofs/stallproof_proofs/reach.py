@@ -27,7 +27,8 @@ PHASE = {
     "loading": 5,
     "waiting": 6,
     "preempted": 6,
-    "new": 8,
+    "blocked": 8,
+    "new": 9,
 }
 
 #: rule -> switches without it, and more switches that the failure needs
@@ -58,8 +59,14 @@ def component(c: Constants, S: State, pf: Ghost, r: int) -> Component:
 
 
 def vector(c: Constants, S: State, pf: Ghost) -> tuple[Any, ...]:
-    """The whole measure: components in scheduling order, then steps in flight, loads in quarantine."""
-    return (*(component(c, S, pf, r) for r in S.ord), (len(S.infl),), (sum(n > 0 for n in S.quar),))
+    """The whole measure: components in scheduling order; steps in flight, loads in quarantine, pauses."""
+    return (
+        *(component(c, S, pf, r) for r in S.ord),
+        (len(S.infl),),
+        (sum(n > 0 for n in S.quar),),
+        (S.pz,),
+        (S.paused,),
+    )
 
 
 def follow(S: State, name: str, T: State, pf: Ghost) -> Ghost:
@@ -128,13 +135,13 @@ def preemption_bounds(requests: Sequence[tuple[int, int, int]]) -> list[int]:
     ``order``: the oldest is preempted only after it has committed a token since its admission (PreemptPaid).
     A preemption of any other changes its component, so its own goes down or, in the same call, one ahead
     does (Decreases). Between two descents ahead of it a component is a falling tuple of naturals whose
-    phase is at most 8 and whose prefill is at most ``total``; tokens and tries are never raised.
+    phase is at most 9 and whose prefill is at most ``total``; tokens and tries are never raised.
     """
     bounds: list[int] = []
     ahead = 0  # descents of all components ahead
     for prompt, total, tries in requests:
         spent = (total - prompt) + tries
-        own = spent + (spent + ahead + 1) * 9 * (total + 1)
+        own = spent + (spent + ahead + 1) * 10 * (total + 1)
         bounds.append(total - prompt if not bounds else own + ahead)
         ahead += own
     return bounds
@@ -165,6 +172,10 @@ def random_constants(rng: random.Random, **given: Any) -> Constants:
         "Fails": rng.randint(0, 1),
         "Fcfs": False,
         "Late": [1] if rng.random() < 0.3 else [],
+        "Grammar": [n] if rng.random() < 0.3 else [],
+        "GrammarFails": rng.choice(["no", "wakes"]),
+        "Pauses": 1 if rng.random() < 0.2 else 0,
+        "MaxSeqs": rng.choice([1, 2, 99]),
     }
     return constants(**{**values, **given})
 

@@ -168,6 +168,8 @@ class Inductive:
     #: what follows from the invariant in every state; extra instances of lemmas may be used
     consequences: Callable[[State], Mapping[str, Bool]] | None = None
     action_statements: Callable[[State, State, Action], Mapping[str, Bool]] | None = None
+    #: a theory whose system this one only adds ghosts to: its invariant may be used
+    rests_on: Inductive | None = None
 
     def invariant(self, s: State) -> dict[str, Bool]:
         out = dict(self.statements(s))
@@ -213,6 +215,8 @@ class Inductive:
                 partial(_cond, {**base, **start}, goal),
                 variants=tuple(variants),
             )
+        if self.rests_on:
+            base |= {f"{self.rests_on.name} {n}": g for n, g in self.rests_on.invariant(s).items()}
         known = {**base, **{f"known {n}": g for n, g in inv.items()}}
         yield Obligation(
             f"{self.name}/invariant/sanity",

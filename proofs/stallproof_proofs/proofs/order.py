@@ -11,6 +11,7 @@ from stallproof_proofs.systems import order as m
 from stallproof_proofs.systems import order_steps as steps
 from stallproof_proofs.systems.order import (
     ADMLOOP,
+    BLOCKED,
     CLOSED,
     FINISHED,
     HEAD,
@@ -41,6 +42,10 @@ from stallproof_proofs.systems.order import (
 from stallproof_proofs.theory import Inductive, Twin, substituted
 
 
+def is_in(s: State, *modes: int) -> Bool:
+    return z3.Or(*(s.mode() == x for x in modes))
+
+
 def shape(s: State) -> dict[str, Bool]:
     live = is_(s, q, WAITING, LOADING, RECEIVED, HELD, RUNNING)
     run = s.st(q) == RUNNING
@@ -49,7 +54,7 @@ def shape(s: State) -> dict[str, Bool]:
             q,
             z3.And(
                 s.st(q) >= 0,
-                s.st(q) <= NEW,
+                s.st(q) <= BLOCKED,
                 s.comp(q) >= 0,
                 s.ph(q) >= 0,
                 s.ny(q) >= 0,
@@ -78,13 +83,14 @@ def shape(s: State) -> dict[str, Bool]:
             q,
             z3.And(
                 z3.Implies(
-                    z3.Or(live, s.st(q) == NEW), z3.And(s.tok(q) < total(q), m.goal(s, q) <= total(q))
+                    z3.Or(live, is_(s, q, NEW, BLOCKED)),
+                    z3.And(s.tok(q) < total(q), m.goal(s, q) <= total(q)),
                 ),
-                z3.Implies(s.st(q) == NEW, s.ph(q) == 0),
+                z3.Implies(is_(s, q, NEW, BLOCKED), s.ph(q) == 0),
             ),
         ),
         "waiting owns nothing": forall(
-            q, z3.Implies(is_(s, q, WAITING, NEW), z3.And(s.own(q) == 0, s.comp(q) == 0))
+            q, z3.Implies(is_(s, q, WAITING, NEW, BLOCKED), z3.And(s.own(q) == 0, s.comp(q) == 0))
         ),
         "parked": forall(
             q,
@@ -113,6 +119,7 @@ def shape(s: State) -> dict[str, Bool]:
         ),
         "prefill": forall(q, z3.Implies(s.pf(q), z3.And(run, s.ph(q) == 0, s.comp(q) < s.tok(q)))),
         "room": forall(q, z3.Implies(s.pf(q), m.remaining(s, q) <= s.free() + s.Srun(q) + s.Sold(q))),
+        "paused call": z3.Implies(s.paused(), is_in(s, IDLE, HEAD, CLOSED)),
         "mode": z3.And(s.mode() >= IDLE, s.mode() <= CLOSED),
     }
 
@@ -128,6 +135,7 @@ def _call(s: State) -> dict[str, Bool]:
                 z3.And(
                     s.mode() == ADMLOOP,
                     s.budget() > 0,
+                    s.Nrun() < m.Seats,
                     is_(s, t, WAITING, HELD),
                     z3.Not(s.seen(t)),
                     s.ph(t) == 0,
@@ -153,7 +161,8 @@ def _call(s: State) -> dict[str, Bool]:
                     (s.sts(q) == RUNNING) == z3.Or(s.c3s(q) == 2, s.c3s(q) == 7),
                     (s.sts(q) == FINISHED) == (s.c3s(q) == 0),
                     (s.sts(q) == ZOMBIE) == (s.c3s(q) == 1),
-                    (s.sts(q) == NEW) == (s.c3s(q) == 8),
+                    (s.sts(q) == BLOCKED) == (s.c3s(q) == 8),
+                    (s.sts(q) == NEW) == (s.c3s(q) == 9),
                 ),
             ),
         ),
@@ -183,6 +192,7 @@ def _call(s: State) -> dict[str, Bool]:
                 z3.And(
                     z3.Implies(s.st(q) == HELD, z3.Or(s.sts(q) == HELD, s.sts(q) == RECEIVED)),
                     z3.Implies(s.st(q) == RECEIVED, s.sts(q) == RECEIVED),
+                    z3.Implies(z3.And(s.mode() == HEAD, s.st(q) == WAITING), s.sts(q) == WAITING),
                     z3.Implies(z3.And(s.st(q) == LOADING, z3.Not(s.seen(q))), s.sts(q) == LOADING),
                     z3.Implies(
                         z3.And(s.sts(q) == RUNNING, z3.Not(s.pre()), s.mode() != CLOSED),
@@ -197,7 +207,12 @@ def _call(s: State) -> dict[str, Bool]:
             q,
             z3.Implies(
                 s.mode() > HEAD,
-                z3.And(s.st(q) != RECEIVED, z3.Implies(is_(s, q, WAITING, HELD, RUNNING), fits(s, s.tok(q)))),
+                z3.And(
+                    s.st(q) != RECEIVED,
+                    z3.Implies(
+                        z3.And(z3.Not(s.paused()), is_(s, q, WAITING, HELD, RUNNING)), fits(s, s.tok(q))
+                    ),
+                ),
             ),
         ),
         # the measure inside a call
@@ -208,6 +223,9 @@ def _call(s: State) -> dict[str, Bool]:
                 z3.And(inside, less(at_start(s, v), component(s, v))),
                 z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.hast(), order(t) < order(v))),
             ),
+        ),
+        "cut": z3.Implies(
+            z3.And(inside, s.cut()), z3.And(s.st(s.cutw()) == FINISHED, s.sts(s.cutw()) == WAITING)
         ),
         "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.hast())),
         "visited prefills lowered": forall(
@@ -284,7 +302,10 @@ def wedge(s: State) -> dict[str, Bool]:
     inside = s.mode() != IDLE
     quiet = z3.And(inside, z3.Not(s.acted()))
     idle = z3.And(
-        s.nfls() == 0, forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE)), z3.Not(s.asked())
+        s.nfls() == 0,
+        forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE, s.sts(q) != BLOCKED)),
+        z3.Not(s.asked()),
+        z3.Not(s.paused()),
     )
     return {
         "quiet": z3.Implies(
@@ -296,7 +317,11 @@ def wedge(s: State) -> dict[str, Bool]:
                 quiet,
                 z3.And(
                     s.own(q) == s.owns(q),
-                    z3.Or(s.st(q) == s.sts(q), z3.And(s.sts(q) == RECEIVED, s.st(q) == HELD)),
+                    z3.Or(
+                        s.st(q) == s.sts(q),
+                        z3.And(s.sts(q) == RECEIVED, s.st(q) == HELD),
+                        z3.And(s.sts(q) == WAITING, s.st(q) == FINISHED),
+                    ),
                 ),
             ),
         ),
@@ -367,6 +392,14 @@ def _door_stays_open(s: State, a: Action) -> Action:
     return substituted(a, hasc=s.hasc, cw=s.cw)
 
 
+def _same_patience(s: State, a: Action) -> Action:
+    return substituted(a, pat=s.pat)
+
+
+def _stays_blocked(s: State, a: Action) -> Action:
+    return substituted(a, st=s.st)
+
+
 TWINS = [
     Twin(
         "StartLoad",
@@ -403,6 +436,15 @@ TWINS = [
     Twin("SelfPreempt", "youngest", "raised only behind"),
     Twin("SelfPreempt", "short", "raised only behind"),
     Twin("Wait", "in_flight", "idle call runs nothing", note="patience with nothing in flight: a wedge"),
+    Twin("Wait", "patience", "Patience.steps", note="waits without end"),
+    Twin(
+        "Pop", "counted", "Patience.steps", _same_patience, note="a processed step that uses no patience up"
+    ),
+    Twin("Dispatch", "anew", "Patience.steps", _same_patience, note="patience once used up never comes back"),
+    Twin("Admit", "seat", "Seated", note="max_num_seqs exceeded"),
+    Twin("AdmEvict", "seat", "target", note="evicts for a request that has no seat"),
+    Twin("Paused", "paused", "idle call runs nothing", note="a call that does nothing without a pause"),
+    Twin("GrammarReady", "wakes", "Decreases.strict", _stays_blocked, note="a grammar that wakes nobody"),
     Twin("Wait", "closes", "visited prefills lowered", _admissions_go_on),
     Twin("Skip", "nothing", "runner visited"),
     Twin("Serve", "enough", "Conservation"),
@@ -439,16 +481,18 @@ ASSUMPTIONS = (
     Assumption(
         "order_scope",
         "scope",
-        "Not in theories order and commit: streaming sessions, grammar wait, pause, sharing (counts treat a "
-        "block as one unit), max_num_seqs, dropped late tokens.",
+        "Not in theory order: streaming sessions, sharing (counts treat a block as one unit), dropped late "
+        "tokens, parked loads or idle sessions counted against max_num_seqs. Theory commit leaves out "
+        "grammar wait, pause and max_num_seqs, too.",
         ("order",),
     ),
     Assumption(
         "wider_relations",
         "model",
-        "The relations allow more than the model: patience and the first victim are free choices, a started "
-        "load may complete before its gate opens, a request may be aborted at any time. Every theorem holds "
-        "for the wider behaviours; NoWedge counts a load that is not over as pending outside.",
+        "The relations allow more than the model: whether to wait while patience lasts and the first victim "
+        "are free choices, a started load may complete before its gate opens, a request may be aborted any "
+        "time. Every theorem holds for the wider behaviours; NoWedge counts a load that is not over as "
+        "pending outside.",
         ("order", "commit"),
         "stallproof prove --differential",
     ),
@@ -467,18 +511,6 @@ ASSUMPTIONS = (
         "At any time finitely many requests have arrived, so sums over requests exist.",
         ("order",),
     ),
-    Assumption(
-        "starvation_glue",
-        "glue",
-        "NoStarvation from the obligations. Let o be the oldest unfinished request. Decreases says that its "
-        "component never rises, so it changes finitely often. While it does not change: its own load and its "
-        "own late tokens come (environment); otherwise Drain says that no non-holder behind it is served or "
-        "asked, so the set of holders does not grow and, on o and those holders, every call that acts lowers "
-        "the measure; by NoWedge some call acts as long as o is unfinished and nothing is pending. So o's "
-        "component changes. Induction along the order gives every request with finitely many requests ahead "
-        "of it.",
-        ("order",),
-    ),
 )
 
 theory = Inductive(
@@ -490,8 +522,8 @@ theory = Inductive(
     "left, phase, prefill left), in scheduling order, goes down lexicographically in every call that "
     "acts and in every action between calls, or stays and steps in flight or quarantine go down. So "
     "Termination holds with chunked prefill, and the component of a request never rises because of "
-    "requests behind it, however many arrive. NoWedge, NoInversion, Drain and PreemptPaid complete "
-    "NoStarvation.",
+    "requests behind it, however many arrive. NoWedge, NoInversion, Drain and PreemptPaid are what "
+    "theory starvation rests on.",
     system=steps.system,
     statements=stated.statements,
     auxiliary=auxiliary,

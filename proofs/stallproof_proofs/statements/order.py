@@ -7,6 +7,7 @@ import z3
 from stallproof_proofs.logic import Action, Bool, State, forall
 from stallproof_proofs.systems.order import (
     ADMLOOP,
+    BLOCKED,
     FINISHED,
     HELD,
     IDLE,
@@ -16,6 +17,8 @@ from stallproof_proofs.systems.order import (
     WAITING,
     ZOMBIE,
     Blocks,
+    Patience,
+    Seats,
     at_start,
     component,
     less,
@@ -39,7 +42,10 @@ def statements(s: State) -> dict[str, Bool]:
 
     Conservation  free + owned + quarantined = pool; nothing is negative
     NoLeak        a finished request owns nothing
+    Seated        at most MaxSeqs requests run
     NoInversion   no request that held no block is given any ahead of which one was refused in the call
+    Patience      between 0 and P processed steps were waited for; with Patience.steps below: at most P steps
+                  are processed between two calls of which the first waits and the last preempts
     Drain         a non-holder is served, or its connector asked, only if every request ahead of it was
                   served too, waits for its own load, or waits for its own late token
     """
@@ -49,9 +55,11 @@ def statements(s: State) -> dict[str, Bool]:
         "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
         "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
         "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
+        "Seated": s.Nrun() <= Seats,
         "NoInversion": forall(
             u, v, z3.Implies(z3.And(s.mode() != IDLE, s.given(u), s.refused(v)), order(u) < order(v))
         ),
+        "Patience": z3.And(s.pat() >= 0, s.pat() <= Patience),
         "Drain": forall(u, v, z3.Implies(z3.And(s.mode() != IDLE, behind), served)),
     }
 
@@ -78,9 +86,9 @@ def lexicographic(s: State, t: State, *, from_start: bool) -> Bool:
     return forall(v, z3.Implies(z3.And(changed(v), first), less(component(t, v), old(v))))
 
 
-#: Actions between calls that lower the last components of the measure (steps in flight, loads in quarantine)
-#: and leave every request's component as it is, or lower.
-QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Patience"}
+#: Actions between calls that lower the last components of the measure (steps in flight, loads in quarantine,
+#: pauses) and leave every request's component as it is, or lower.
+QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Pause", "Resume"}
 
 
 def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
@@ -89,7 +97,10 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     Decreases     every call, and every action between calls, lowers the vector of components in scheduling
                   order, or leaves it and lowers what comes after it (steps in flight, loads in quarantine);
                   a call that does neither changes nothing but the patience fields
-    NoWedge       unfinished work and nothing pending outside: the call acts, or a connector said not yet
+    Patience.steps  a call waits only while fewer than P steps were processed since it began to wait, each
+                  processed step uses one up, and a call that does not wait starts anew
+    NoWedge       a request that can fit is unfinished, nothing is pending outside: the call acts (more than
+                  to reject requests without blocks), or a connector said not yet
     EvictCoupled  a call does not end while a target of an eviction is not running
     PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
                   ahead of it has blocks (held or in quarantine)
@@ -97,18 +108,26 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     out: dict[str, Bool] = {}
     if a.name == "Dispatch":
         nothing_outside = z3.And(
-            s.nfls() == 0, forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE)), z3.Not(s.asked())
+            s.nfls() == 0,
+            forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE, s.sts(q) != BLOCKED)),
+            z3.Not(s.asked()),
+            z3.Not(s.paused()),
         )
-        unfinished = z3.Exists([q], live_at_start(s, q))
+        unfinished = z3.Exists([q], z3.And(live_at_start(s, q), s.st(q) != FINISHED))
         changed = z3.Exists([q], z3.Not(same(component(t, q), at_start(s, q))))
         out["Decreases"] = lexicographic(s, t, from_start=True)
-        out["Decreases.strict"] = z3.Implies(z3.Or(s.moved(), s.all()), changed)
+        out["Decreases.strict"] = z3.Implies(z3.Or(s.moved(), s.all(), s.cut()), changed)
         out["NoWedge"] = z3.Implies(z3.And(nothing_outside, unfinished), s.acted())
         out["EvictCoupled"] = z3.Not(s.hast())
+        out["Patience.steps"] = z3.And(t.pw() == s.patient(), z3.Or(s.patient(), t.pat() == 0))
     elif "between_calls" in a.guards:
         out["Decreases"] = lexicographic(s, t, from_start=False)
         if a.name not in QUIET:
             out["Decreases.strict"] = z3.Exists([q], z3.Not(same(component(t, q), component(s, q))))
+    if a.name == "Wait":
+        out["Patience.steps"] = z3.And(s.pat() < Patience, t.patient(), z3.Not(t.pre()))
+    if a.name == "Pop":
+        out["Patience.steps"] = z3.Implies(z3.And(s.pw(), s.pat() < Patience), t.pat() == s.pat() + 1)
     if a.name == "SelfPreempt":
         out["PreemptPaid"] = z3.Implies(s.pf(r0), s.Sold(r0) > 0)
     if a.name in ("Preempt", "RunEvict", "AdmEvict"):

@@ -10,9 +10,10 @@ Counts: a block is a unit. ``ph`` counts steps in flight that will yield a token
 steps in flight. A request is never reused: an arrival is a new one, so ``ord`` is fixed.
 
 Ghosts, which no guard of an engine reads: ``pf`` (running, no token committed since its admission),
-``moved`` and ``acted``, ``given`` and ``heard`` (non-holders served or asked in the call), ``dw``/``hasd`` (a
-request whose measure has gone down in the call), and the state at the beginning of the call (``c1s`` to
-``c4s``, ``phs``, ``owns``, ``sts``, ``nfls``).
+``moved`` and ``acted``, ``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
+and ``heard`` (non-holders served or asked in the call), ``dw``/``hasd`` (a request whose measure has gone
+down in the call), and the state at the beginning of the call (``c1s`` to ``c4s``, ``phs``, ``owns``, ``sts``,
+``nfls``).
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ Req = z3.DeclareSort("Request")
 B, I = z3.BoolSort(), z3.IntSort()  # noqa: E741 - the sort of integers
 
 #: st: names of spec/Sched.tla; preempted is waiting
-FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW = range(8)
+FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW, BLOCKED = range(9)
 #: mode: where in the call
 IDLE, HEAD, RUNLOOP, ADMLOOP, CLOSED = range(5)
 
-# Constants of the model: B, Look, ChunkCap, P; per request: position in the scheduling order, Total, Ext.
-Blocks, Look, Cap, Patience = z3.Ints("B Look ChunkCap P")
+# Constants of the model: B, Look, ChunkCap, P, MaxSeqs; per request: position in the scheduling order, Total,
+# Ext, Grammar (waits for a grammar first).
+Blocks, Look, Cap, Patience, Seats = z3.Ints("B Look ChunkCap P MaxSeqs")
 order = z3.Function("ord", Req, I)
 total = z3.Function("Total", Req, I)
 ext = z3.Function("Ext", Req, I)
+grammar = z3.Function("Grammar", Req, B)
 
 vocabulary = Vocabulary(
     Var("st", (Req,), I),
@@ -63,6 +66,8 @@ vocabulary = Vocabulary(
     Var("nfl", (), I),
     Var("pat", (), I),
     Var("pw", (), B),
+    Var("paused", (), B),
+    Var("pz", (), I),
     # the call
     Var("mode", (), I),
     Var("ptr", (), I),
@@ -76,11 +81,14 @@ vocabulary = Vocabulary(
     Var("hasc", (), B),
     Var("cw", (), Req),
     Var("pre", (), B),
+    Var("patient", (), B),
     # ghosts of the call
     Var("moved", (), B),
     Var("acted", (), B),
     Var("asked", (), B),
     Var("heard", (Req,), B),
+    Var("cut", (), B),
+    Var("cutw", (), Req),
     Var("hasd", (), B),
     Var("dw", (), Req),
     Var("c1s", (Req,), I),
@@ -95,6 +103,7 @@ vocabulary = Vocabulary(
     Var("Sown", (), I),
     Var("Squar", (), I),
     Var("Sres", (), I),
+    Var("Nrun", (), I),
     Var("Spf", (Req,), I),
     Var("Srun", (Req,), I),
     Var("Sgain", (Req,), I),
@@ -203,6 +212,10 @@ def _reserved(s: State, w: Expr) -> Expr:
     return ite(z3.And(s.st(w) == RUNNING, s.comp(w) < s.tok(w)), remaining(s, w), 0)
 
 
+def _seat(s: State, w: Expr) -> Expr:
+    return ite(s.st(w) == RUNNING, 1, 0)
+
+
 def _older(s: State, w: Expr, r: Expr) -> Expr:
     return ite(order(w) < order(r), s.own(w) + s.quar(w), 0)
 
@@ -210,11 +223,12 @@ def _older(s: State, w: Expr, r: Expr) -> Expr:
 OWN = Sum("Sown", lambda s, w: s.own(w), over=Req)
 QUAR = Sum("Squar", lambda s, w: s.quar(w), over=Req)
 RESERVED = Sum("Sres", _reserved, over=Req)  # RunReserved
+RUNNERS = Sum("Nrun", _seat, over=Req)  # Seats: how many run
 PREFILL = Sum("Spf", _pf_rem, (Req,), Req)  # what prefills up to r still need
 BEHIND = Sum("Srun", _run_own, (Req,), Req)  # what runners behind r hold
 GAIN = Sum("Sgain", _gain, (Req,), Req)  # what committing for r could free
 OLDER = Sum("Sold", _older, (Req,), Req)  # what requests ahead of r hold or have in quarantine
-SUMS = (OWN, QUAR, RESERVED, PREFILL, BEHIND, GAIN, OLDER)
+SUMS = (OWN, QUAR, RESERVED, RUNNERS, PREFILL, BEHIND, GAIN, OLDER)
 
 
 # ------------------------------------------------------------------ the measure of one request
@@ -230,7 +244,7 @@ def component(s: State, r: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     prefill left.
 
     Phase: 0 finished, 1 zombie, 2 running a prefill for which there is room (``secure``), 3 held, 4 received,
-    5 loading, 6 waiting, 7 running otherwise, 8 not arrived.
+    5 loading, 6 waiting, 7 running otherwise, 8 waiting for a grammar, 9 not arrived.
     """
     over = is_(s, r, FINISHED, ZOMBIE)
     left = ite(over, 0, total(r) - goal(s, r))
@@ -243,7 +257,8 @@ def component(s: State, r: Expr) -> tuple[Expr, Expr, Expr, Expr]:
         (RECEIVED, 4),
         (LOADING, 5),
         (WAITING, 6),
-        (NEW, 8),
+        (BLOCKED, 8),
+        (NEW, 9),
     ):
         phase = ite(s.st(r) == code, rank, phase)
     return left, tries, phase, ite(z3.And(s.st(r) == RUNNING, s.pf(r)), s.tok(r) - s.comp(r), 0)

@@ -13,6 +13,7 @@ from stallproof_proofs.sums import below, members, moved, positive
 from stallproof_proofs.systems.order import (
     ADMLOOP,
     BEHIND,
+    BLOCKED,
     CLOSED,
     FINISHED,
     GAIN,
@@ -27,6 +28,7 @@ from stallproof_proofs.systems.order import (
     RECEIVED,
     RESERVED,
     RUNLOOP,
+    RUNNERS,
     RUNNING,
     SUMS,
     WAITING,
@@ -35,6 +37,7 @@ from stallproof_proofs.systems.order import (
     Cap,
     Look,
     Patience,
+    Seats,
     can_load,
     candidate,
     chunk,
@@ -43,6 +46,7 @@ from stallproof_proofs.systems.order import (
     fits,
     flag,
     goal,
+    grammar,
     is_,
     n0,
     need,
@@ -79,6 +83,10 @@ def const(**values: Any) -> dict[str, Callable[..., Expr]]:
 
 def _lift(x: Any) -> Expr:
     return z3.BoolVal(x) if isinstance(x, bool) else x if z3.is_expr(x) else z3.IntVal(x)
+
+
+def _unless(cond: Bool, then: Callable[..., Expr], other: Callable[..., Expr]) -> Expr:
+    return ite(cond, then(), other())
 
 
 def _lower(s: State, r: Expr) -> dict[str, Callable[..., Expr]]:
@@ -212,10 +220,11 @@ def run_loop(s: State) -> list[Action]:
             {
                 **refused,
                 "free_hands": z3.Not(s.hast()),
+                "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
-                "in_flight": s.nfl() > 0,
+                "in_flight": z3.Exists([q], s.ph(q) > 0),
             },
-            {**const(mode=CLOSED), **mark(s, "refused", r0)},
+            {**const(mode=CLOSED, patient=True), **mark(s, "refused", r0)},
             (r0,),
             "RunLoop: patience; closes the call's admissions",
         ),
@@ -236,7 +245,7 @@ def run_loop(s: State) -> list[Action]:
 
 
 def adm_loop(s: State) -> list[Action]:
-    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0}
+    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0, "seat": s.Nrun() < Seats}
     scan = {**here, "next": next_candidate(s, r0), "free_hands": z3.Not(s.hast())}
     seen = mark(s, "seen", r0)
     given = {"given": lambda w: z3.Or(s.given(w), z3.And(w == r0, s.own(r0) == 0))}
@@ -345,6 +354,7 @@ def adm_loop(s: State) -> list[Action]:
 
 def call_frame(s: State) -> list[Action]:
     c = component
+    holds = s.own(r0) > 0
     head = {"head": s.mode() == HEAD}
     return [
         Action(
@@ -359,10 +369,12 @@ def call_frame(s: State) -> list[Action]:
                     moved=False,
                     acted=False,
                     asked=False,
+                    cut=False,
                     hasd=False,
                     hasc=False,
                     all=False,
                     pre=False,
+                    patient=False,
                     nfls=s.nfl(),
                 ),
                 "heard": lambda w: z3.BoolVal(False),
@@ -398,22 +410,37 @@ def call_frame(s: State) -> list[Action]:
             r0,
             {
                 **head,
+                "not_paused": z3.Not(s.paused()),
                 "live": is_(s, r0, WAITING, RECEIVED, HELD, RUNNING),
                 "infeasible": z3.Not(fits(s, s.tok(r0))),
             },
-            {**_give_up(s, r0, st=z3.IntVal(FINISHED)), **const(moved=True, acted=True), **_lower(s, r0)},
+            {
+                **_give_up(s, r0, st=z3.IntVal(FINISHED)),
+                **const(moved=z3.Or(s.moved(), holds), acted=z3.Or(s.acted(), holds)),
+                "cut": lambda: z3.Or(s.cut(), z3.Not(holds)),
+                "cutw": lambda: ite(holds, s.cutw(), r0),
+                **{n: partial(_unless, holds, x, getattr(s, n)) for n, x in _lower(s, r0).items()},
+            },
             "RejectInfeasible",
         ),
         Action(
             "HeadEnd",
             {
                 **head,
+                "not_paused": z3.Not(s.paused()),
                 "promoted": forall(q, s.st(q) != RECEIVED),
                 "rejected": forall(q, z3.Implies(is_(s, q, WAITING, HELD, RUNNING), fits(s, s.tok(q)))),
             },
             const(mode=RUNLOOP),
             (),
             "PromoteAll and RejectInfeasible are through",
+        ),
+        Action(
+            "Paused",
+            {**head, "paused": s.paused(), "promoted": forall(q, s.st(q) != RECEIVED)},
+            const(mode=CLOSED),
+            (),
+            "a paused engine promotes and does nothing else",
         ),
         Action(
             "Dispatch",
@@ -428,9 +455,15 @@ def call_frame(s: State) -> list[Action]:
                         forall(q, z3.Implies(s.st(q) == RUNNING, order(q) < s.ptr())),
                     ),
                     z3.And(s.mode() == ADMLOOP, forall(q, z3.Not(candidate(s, q)))),
+                    z3.And(s.mode() == ADMLOOP, s.Nrun() >= Seats),
                 ),
             },
-            const(mode=IDLE, nfl=s.nfl() + ite(s.all(), 1, 0)),
+            const(
+                mode=IDLE,
+                nfl=s.nfl() + ite(s.all(), 1, 0),
+                pat=ite(s.patient(), s.pat(), 0),
+                pw=s.patient(),
+            ),
             (),
             "Dispatch",
         ),
@@ -441,11 +474,12 @@ def between_calls(s: State) -> list[Action]:
     idle = {"between_calls": s.mode() == IDLE}
     last = z3.Or(s.tok(r0) + 1 >= total(r0), flag)
     live = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING)}
+    there = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING, BLOCKED)}
     return [
         Action(
             "Pop",
             {**idle, "in_flight": s.nfl() > 0, "delivered": forall(q, s.ph(q) < s.nfl())},
-            const(nfl=s.nfl() - 1),
+            const(nfl=s.nfl() - 1, pat=ite(s.pw(), zmin(Patience, s.pat() + 1), s.pat())),
             (),
             "Process: the oldest step leaves",
         ),
@@ -533,7 +567,7 @@ def between_calls(s: State) -> list[Action]:
             s,
             "Abort",
             r0,
-            {**idle, **live},
+            {**idle, **there},
             _give_up(s, r0, st=z3.IntVal(FINISHED)),
             "Abort; a load that has not started is cancelled",
         ),
@@ -553,14 +587,38 @@ def between_calls(s: State) -> list[Action]:
             _give_up(s, r0, st=z3.IntVal(FINISHED)),
             "XferFreed",
         ),
-        _act(s, "Arrive", r0, {**idle, "new": s.st(r0) == NEW}, at(s, r0, st=z3.IntVal(WAITING)), "Arrive"),
-        Action(
-            "Patience",
-            {**idle},
-            {"pat": lambda: z3.Int("pat!any"), "pw": lambda: flag},
-            (),
-            "pat and pw: any value",
+        _act(
+            s,
+            "Arrive",
+            r0,
+            {**idle, "new": s.st(r0) == NEW},
+            at(s, r0, st=ite(grammar(r0), BLOCKED, WAITING)),
+            "Arrive",
         ),
+        _act(
+            s,
+            "GrammarReady",
+            r0,
+            {**idle, "blocked": s.st(r0) == BLOCKED},
+            at(s, r0, st=z3.IntVal(WAITING)),
+            "GrammarReady",
+        ),
+        _act(
+            s,
+            "GrammarFails",
+            r0,
+            {**idle, "blocked": s.st(r0) == BLOCKED},
+            at(s, r0, st=z3.IntVal(FINISHED)),
+            "GrammarReady: it does not compile, the request ends",
+        ),
+        Action(
+            "Pause",
+            {**idle, "pauses_left": s.pz() > 0, "runs": z3.Not(s.paused())},
+            const(paused=True, pz=s.pz() - 1),
+            (),
+            "Pause",
+        ),
+        Action("Resume", {**idle, "paused": s.paused()}, const(paused=False), (), "Resume"),
     ]
 
 
@@ -586,6 +644,10 @@ def init(s: State) -> list[Bool]:
                 s.fl(q) >= 0,
             ),
         ),
+        s.pat() == 0,
+        z3.Not(s.pw()),
+        z3.Not(s.paused()),
+        s.pz() >= 0,
         s.free() == Blocks,
         s.mode() == IDLE,
         s.nfl() == 0,
@@ -593,6 +655,7 @@ def init(s: State) -> list[Bool]:
         s.Sown() == 0,
         s.Squar() == 0,
         s.Sres() == 0,
+        s.Nrun() == 0,
         forall(q, z3.And(s.Spf(q) == 0, s.Srun(q) == 0, s.Sgain(q) == 0, s.Sold(q) == 0, ext(q) <= s.tok(q))),
     ]
 
@@ -604,6 +667,7 @@ def constants() -> list[Bool]:
         Look >= 0,
         Cap >= 1,
         Patience >= 0,
+        Seats >= 1,
         forall(q, u, z3.Implies(order(q) == order(u), q == u)),
         forall(q, z3.And(order(q) >= 0, ext(q) >= 0, ext(q) < total(q))),
     ]
@@ -618,6 +682,7 @@ def facts(s: State) -> list[Bool]:
         z3.Implies(no_prefill_left_out, forall(u, s.Spf(u) <= s.Sres())),
         positive(s, OWN, q),
         positive(s, RESERVED, q),
+        positive(s, RUNNERS, q),
         positive(s, PREFILL, q, r0, but=r0),
         positive(s, BEHIND, q, r0),
         positive(s, OLDER, q, r0),

@@ -1,0 +1,77 @@
+"""NoStarvation and the bypass bound, for one request in line (any request, any number behind it)."""
+
+from __future__ import annotations
+
+import z3
+
+from stallproof_proofs.logic import Action, Bool, State, forall
+from stallproof_proofs.statements.order import live_at_start
+from stallproof_proofs.systems.order import (
+    BLOCKED,
+    FINISHED,
+    IDLE,
+    LOADING,
+    ZOMBIE,
+    Blocks,
+    at_start,
+    component,
+    less,
+    order,
+    q,
+    same,
+    u,
+    v,
+)
+from stallproof_proofs.systems.starvation import o
+
+
+def takes_part(s: State, w: z3.ExprRef) -> Bool:
+    """``w`` may stand between ``o`` and its blocks: not behind ``o``, or it held some when the call began."""
+    return z3.Or(order(w) <= order(o), s.owns(w) > 0)
+
+
+def statements(s: State) -> dict[str, Bool]:
+    """What holds in every state.
+
+    Bypass  while o is in line, every request behind it that holds blocks has held some ever since o got in
+            line, and there are at most as many as then, at most as many as the pool has blocks. So between
+            two changes of o at most B requests behind it are served, each from the blocks that it kept, and
+            none that came later: independent of how many arrive
+    """
+    newcomer = z3.And(order(q) > order(o), s.own(q) > 0, z3.Not(s.since(q)))
+    return {
+        "Bypass": z3.Implies(
+            s.line(), z3.And(z3.Not(z3.Exists([q], newcomer)), s.Sbeh() <= s.h0(), s.h0() <= Blocks)
+        ),
+    }
+
+
+def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
+    """What holds of a call that ends with o in line all the while, at Dispatch.
+
+    NoStarvation.rank  of the requests that take part (those ahead of o, o, holders behind o; a finite set
+                       that does not grow, by Bypass), the oldest whose measure changed has gone down; nothing
+                       that a request behind o without blocks does can pay for a rise among them
+    NoStarvation.goes  with nothing pending outside (no step in flight, so no patience either, no load, no
+                       grammar, no pause, no not-yet), the measure of one that takes part has changed
+    """
+    if a.name != "Dispatch":
+        return {}
+    changed = lambda w: z3.And(takes_part(s, w), z3.Not(same(component(t, w), at_start(s, w))))  # noqa: E731
+    first = forall(u, z3.Implies(order(u) < order(v), z3.Not(changed(u))))
+    nothing_outside = z3.And(
+        s.nfls() == 0,
+        forall(q, z3.And(s.sts(q) != LOADING, s.sts(q) != ZOMBIE, s.sts(q) != BLOCKED)),
+        z3.Not(s.asked()),
+        z3.Not(s.paused()),
+    )
+    return {
+        "NoStarvation.rank": z3.Implies(
+            s.line(),
+            forall(v, z3.Implies(z3.And(changed(v), first), less(component(t, v), at_start(s, v)))),
+        ),
+        "NoStarvation.goes": z3.Implies(
+            z3.And(s.line(), nothing_outside, live_at_start(s, o), s.st(o) != FINISHED, s.mode() != IDLE),
+            z3.Exists([v], changed(v)),
+        ),
+    }
