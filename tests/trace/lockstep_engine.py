@@ -116,6 +116,11 @@ def main() -> int:
             if not (text := job.get("toml", "")):
                 made = scenario(job["seed"])
                 made["engine"] |= job.get("engine", {})
+                if job.get("partial"):  # what a load does to half a block is another matter
+                    made["engine"] |= {"role": "kv_both", "prefix_caching": True, "window": 0}
+                    for q in made["request"]:
+                        for name in ("load", "send", "turns"):
+                            q.pop(name, None)
                 text = toml(made)
             name = f"w{job.get('seed', 0)}"
             answer: dict[str, Any] = {}

@@ -195,6 +195,16 @@ CASES = {
     "not sampled": ("Tokens", lambda: ran().upd()),
     "token from another step": ("Tokens", lambda: ran().upd(out={"a": 1, "b": 1})),
     "wrong output count": ("Tokens", lambda: ran().upd(Finish("a", "stop", 2), Free("a", [1]), out={"a": 1})),
+    "rewound into a block": (
+        "Tokens",
+        lambda: (
+            Hand()
+            .add("a")
+            .call(Alloc("a", [1]), Load("a", 1, [1], "sync", 3), Start("a", 1), Admit("a", 3), tok={"a": 1})
+            .upd(LoadFailed("a", 1, [1]), Rewind("a", 1))
+        ),
+    ),
+    "unpinned twice": ("NoDoubleFree", lambda: ran().upd(Pin("c", [2]), Unpin("c", [2, 2]), out={"a": 1})),
     "rewound forwards": ("Tokens", lambda: ran().upd(Rewind("a", 9), out={"a": 1})),
     "runs unadmitted": ("Queues", lambda: ran().call(tok={"b": 1})),
     "admitted twice": ("Queues", lambda: ran().call(Admit("a"), tok={"a": 1})),

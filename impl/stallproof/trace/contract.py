@@ -269,7 +269,7 @@ def _last_use_frees(records: Records) -> Iterator[list[Any]]:
 
 
 def _touch_only_owned(records: Records) -> Iterator[list[Any]]:
-    if not records[0].config.plain:
+    if not records[0].config.plain or records[0].config.lookahead:  # a block may be for drafts alone
         return
     for i, rec, led in _states(records):
         for j, e in enumerate(getattr(rec, "ev", ())):
@@ -295,8 +295,10 @@ def _one_report(records: Records) -> Iterator[list[Any]]:
 
 
 def _late_reports(records: Records) -> Iterator[list[Any]]:
-    for i, j, e in _events(records, s.Unquarantine):
-        yield _event(records, i, j, s.Recv(e.r, e.gen))
+    for i, rec, led in _states(records):
+        for j, e in enumerate(getattr(rec, "ev", ())):
+            if type(e) is s.Unquarantine and e.r in led.reqs:
+                yield _event(records, i, j, s.Recv(e.r, e.gen))
     for i, j, e in _events(records, s.Recv):
         yield _event(records, i, j, e, e)
 

@@ -32,6 +32,8 @@ class Kind(NamedTuple):
 
 _OWN = ("OneOwner", "RefCount", "NoDoubleFree", "Conservation")
 _WHO = ("Requests",)
+#: rules that say who may be served in a call
+_SERVED = ("NoInversion", "OneOrder", "FullFit", "RuleR", "DeferralDeadline")
 _RID = "request id"
 
 
@@ -45,12 +47,13 @@ def _blocks(text: str, *rules: str, spec: str = "s.own", engine: str = "Request'
 
 EVENTS: dict[str, Kind] = {
     "alloc": Kind("Grab", "BlockPool.get_new_blocks", {
-        "r": _r("NoDoubleFree", "Conservation", "XferSafe", "StoreSafe", "NoInversion", "Queues", "OneOwner"),
+        "r": _r("NoDoubleFree", "Conservation", "XferSafe", "StoreSafe", "Queues", "OneOwner", "InFlightSafe",
+                *_SERVED),
         "blocks": _blocks("blocks handed out", *_OWN, "XferSafe", "StoreSafe", "InFlightSafe"),
     }),
     "share": Kind("Take", "BlockPool.touch", {
-        "r": _r(*_OWN, "StoreSafe", "NoInversion", "Tokens", "Queues"),
-        "blocks": _blocks("blocks hit", *_OWN, "StoreSafe", "XferSafe", "PrefixValid", "Tokens"),
+        "r": _r(*_OWN, "StoreSafe", "Tokens", "Queues", "InFlightSafe", *_SERVED),
+        "blocks": _blocks("blocks hit", *_OWN, "StoreSafe", "XferSafe", "PrefixValid", "Tokens", "FullFit"),
     }),
     "free": Kind("Release", "BlockPool.free_blocks", {
         "r": _r("NoDoubleFree"), "blocks": _blocks("blocks given up", *_OWN),
@@ -112,8 +115,10 @@ EVENTS: dict[str, Kind] = {
         "kind": Field("which report"), "why": Field("why it was discarded"),
     }),
     "admit": Kind("Admit", "Scheduler.running", {
-        "r": _r("XferSafe", "Queues", "Tokens"),
-        "comp": Field("tokens computed already", ("Tokens",), "s.comp", "Request.num_computed_tokens"),
+        "r": _r("XferSafe", "Queues", "Tokens", "InFlightSafe", *_SERVED),
+        "comp": Field(
+            "tokens computed already", ("Tokens", "InFlightSafe"), "s.comp", "Request.num_computed_tokens"
+        ),
     }),
     "promote": Kind("Promote", "Scheduler._update_waiting_for_remote_kv", {"r": _r("Queues")}),
     "refuse": Kind("Refuse", "KVCacheManager.allocate_slots -> None", {
@@ -121,14 +126,16 @@ EVENTS: dict[str, Kind] = {
         "why": Field("what was too little"),
     }),
     "not_yet": Kind("CanDefer", "KVConnector.get_num_new_matched_tokens -> None", {"r": _r()}),
-    "wait": Kind("CanFree", "stallproof.vllm", {"r": _r("Queues", "Patience")}),
+    "wait": Kind("CanFree", "stallproof.vllm", {"r": _r("Queues", "Patience", "Commit")}),
     "preempt": Kind("Preempt", "Scheduler._preempt_request", {
-        "r": _r("Queues", "VictimOrder"),
-        "target": Field("for whom; empty: for nobody", (*_WHO, "Queues", "VictimOrder", "NoZeroPre")),
+        "r": _r("Queues", "VictimOrder", "Patience", "Commit"),
+        "target": Field(
+            "for whom; empty: for nobody", (*_WHO, "Queues", "VictimOrder", "NoZeroPre", "Commit", "Patience")
+        ),
     }),
     "evict": Kind("Evict", "stallproof.vllm", {
-        "r": _r("Queues", "VictimOrder", "XferSafe"),
-        "target": Field("for whom", (*_WHO, "Queues", "VictimOrder", "EvictCoupled")),
+        "r": _r("Queues", "VictimOrder", "XferSafe", "Commit"),
+        "target": Field("for whom", (*_WHO, "Queues", "VictimOrder", "EvictCoupled", "Commit")),
     }),
     "quarantine": Kind("Expire", "stallproof.vllm", {
         "r": _r("XferSafe", "BoundedWait"), "gen": Field("generation", ("XferSafe", "BoundedWait")),
@@ -139,7 +146,8 @@ EVENTS: dict[str, Kind] = {
         "blocks": _blocks("all blocks of the quarantine", "NoDoubleFree", spec="s.quar"),
     }),
     "expire": Kind("Expire", "stallproof.vllm", {
-        "r": _r("BoundedWait"), "what": Field("load or deferral", ("BoundedWait",)),
+        "r": _r("BoundedWait", "DeferralDeadline"),
+        "what": Field("load or deferral", ("BoundedWait", "DeferralDeadline")),
     }),
     "add": Kind("Arrive", "Scheduler.add_request", {
         "r": _r(), "prio": Field("priority", ("RunningOrder", "NoInversion", "VictimOrder"), "s.ord"),
@@ -174,7 +182,7 @@ EVENTS: dict[str, Kind] = {
 #: Rules that compare a record's own fields, by ``record.field``.
 RECORDS: dict[str, tuple[str, ...]] = {
     "sched.step": ("StepOrder",),
-    "sched.tok": ("Tokens", "Queues", "Requests"),
+    "sched.tok": ("Tokens", "Queues", "Requests", "InFlightSafe"),
     "sched.total": ("Tokens",),
     "sched.done": ("StepOrder", "InFlightSafe", "GateLoads"),
     "sched.free": ("Conservation",),
@@ -211,6 +219,8 @@ NOT_COMPARED: dict[str, str] = {
     "refuse.why": "for people",
     "refuse.r: another request": "an engine without our rules may refuse whom it likes, but after a victim",
     "not_yet.r: another request": "the connector may put off whom it likes",
+    "park.r: another request": "whose chunk has ended only tokens tell: a stop token ends one early",
+    "rewind.r: another request": "a request that shares the blocks of a failed load is set back, too",
     "touch.who": "for people",
     "park.what": "for people",
     "turn.prompt": "a session's new length is the client's business",

@@ -369,6 +369,8 @@ class Ledger(Snapshots):
             self.ended = {}
         if self.expired:
             self.expired = set()
+        if self.failing:
+            self.failing = set()
         if self.beneficiary and not self.lateral:
             self.asks("nobody")
         self.beneficiary = ""

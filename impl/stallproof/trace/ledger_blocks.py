@@ -358,16 +358,17 @@ class Blocks(State):
         self.events += len(e.blocks) - 1
         mine = self.pins.get(e.who, set())
         odd = [b for b in e.blocks if b not in mine]
+        odd = odd or [b for b in mine if e.blocks.count(b) > 1]
         if odd:
             self.bad(
                 "NoDoubleFree",
-                f"{e.who} unpins block {odd[0]}, which it does not pin",
+                f"{e.who} unpins block {odd[0]}, which it does not pin (or not twice)",
                 field="ev.unpin.blocks",
                 expected="blocks it pins",
                 observed=some(odd),
                 blocks=odd[:8],
             )
-        owned = [b for b in e.blocks if b in mine]
+        owned = list(dict.fromkeys(b for b in e.blocks if b in mine))
         mine.difference_update(owned)
         if not mine:
             self.pins.pop(e.who, None)

@@ -214,6 +214,16 @@ class Requests(Transfers):
                 observed=e.comp,
                 requests=[e.r],
             )
+        size = self.config.block_size
+        if e.r in self.failing and self.config.plain and e.comp % size:
+            self.bad(
+                "Tokens",
+                f"{e.r} is set back to the middle of a block, though its load failed",
+                field="ev.rewind.comp",
+                expected=f"a multiple of {size}",
+                observed=e.comp,
+                requests=[e.r],
+            )
         q.comp = e.comp
         q.exact = False
 

@@ -173,6 +173,7 @@ class Transfers(Blocks):
             q.st = RECEIVED
         q.exact = False
         q.loaded = -1
+        self.failing.add(e.r)
 
     def store(self, e: s.Store) -> None:
         q = self.req(e.r, "a store or send")
