@@ -117,6 +117,8 @@ class EndingPart(Engine):
             f"usable blocks of {self.block_size} tokens"
         )
         length = end is Wall.LENGTH
+        if not self.kv_cache_manager.get_blocks(request.request_id).blocks[0]:
+            request.kv_transfer_params = None  # nothing is left to hand over (StoreSafe)
         self._sp_finish(request, "FINISHED_LENGTH_CAPPED" if length else "FINISHED_ERROR", why, str(end))
 
     def _sp_finish(self: Any, request: Any, status: str, why: str, end: str) -> None:

@@ -216,7 +216,9 @@ class QueuePart(Engine):
             self._sp_silent.end(session.request_id)
         if comp is None:
             super()._update_request_as_session(session, update)
-            return
-        session.num_computed_tokens = comp
-        super()._update_request_as_session(session, update)
-        session.num_computed_tokens = 0
+        else:
+            session.num_computed_tokens = comp
+            super()._update_request_as_session(session, update)
+            session.num_computed_tokens = 0
+        if self._sp_ready:
+            self._sp_check_arrival(session)  # the longer sequence may never fit
