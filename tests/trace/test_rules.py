@@ -215,6 +215,10 @@ CASES = {
     "preempts a waiting one": ("Queues", lambda: ran().call(Preempt("b", "a"))),
     "evicts a running one": ("Queues", lambda: ran().call(Evict("a", "b"))),
     "promoted unreceived": ("Queues", lambda: load().call(Promote("a"))),
+    "waits for another's blocks": (
+        "Queues",
+        lambda: three().call(Refuse("a", 1, "blocks"), Wait("b")),
+    ),
     "patience of a waiting one": ("Queues", lambda: ran().call(Wait("b"))),
     "unparked unparked": ("Queues", lambda: ran().out(Unpark("a"))),
     "unknown request": ("Requests", lambda: ran().call(Refuse("c", 1, "blocks"))),

@@ -49,7 +49,7 @@ EVENTS: dict[str, Kind] = {
     "alloc": Kind("Grab", "BlockPool.get_new_blocks", {
         "r": _r("NoDoubleFree", "Conservation", "XferSafe", "StoreSafe", "Queues", "OneOwner", "InFlightSafe",
                 *_SERVED),
-        "blocks": _blocks("blocks handed out", *_OWN, "XferSafe", "StoreSafe", "InFlightSafe"),
+        "blocks": _blocks("blocks handed out", *_OWN, "XferSafe", "StoreSafe", "InFlightSafe", "FullFit"),
     }),
     "share": Kind("Take", "BlockPool.touch", {
         "r": _r(*_OWN, "StoreSafe", "Tokens", "Queues", "InFlightSafe", *_SERVED),

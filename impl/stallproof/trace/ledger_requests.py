@@ -26,6 +26,10 @@ class Requests(Transfers):
         q = self.req(e.r, "a wait")
         if q is not None and q.st != RUNNING:
             self._state(e.r, "waits for blocks as a running request", RUNNING, q.st, "ev.wait.r")
+        elif self.last_refused not in ("", e.r):
+            self._state(
+                e.r, "waits for blocks", "refused just before", f"not {self.last_refused}", "ev.wait.r"
+            )
 
     def _state(self, r: str, text: str, expected: str, observed: str, field: str) -> None:
         self.bad(
