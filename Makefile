@@ -54,6 +54,10 @@ test-matrix: $(STAMP) ## every case and scenario on every supported vLLM; writes
 	@$(BIN)/python tests/vllm_class/matrix.py
 	@$(BIN)/python -m stallproof.scenario.matrix
 
+.PHONY: hunt-planted
+hunt-planted: $(STAMP) ## hunt one-line faults planted in our own guard, up to 5 minutes each; writes docs/hunt-planted.md
+	@$(BIN)/python -m stallproof.hunt.planted_run $(ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff and the type checker
 	@$(BIN)/ruff check .
@@ -153,7 +157,7 @@ engine-runs: $(STAMP) ## a real engine on CPU under pressure, LLM() and `vllm se
 
 .PHONY: bench-overhead
 bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)
-	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- benchmarks/overhead.py $(ARGS)
+	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- python benchmarks/overhead.py $(ARGS)
 
 .PHONY: docs
 docs: $(STAMP) ## the documentation site into site/, strictly: a broken link fails

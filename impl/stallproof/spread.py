@@ -28,6 +28,7 @@ import contextlib
 import itertools
 import os
 import queue
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -272,6 +273,7 @@ def _ray() -> Any:
 
 def _connect(ray: Any, address: str) -> None:
     try:
+        _reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=None)
     except Exception as exc:
         first = (str(exc).strip() or type(exc).__name__).splitlines()[0]
@@ -279,6 +281,16 @@ def _connect(ray: Any, address: str) -> None:
             f"no Ray cluster answers at {address!r}: {first[:200]}",
             remedy="start one with 'ray start --head' and give its host:port, or use --ray local",
         ) from exc
+
+
+def _reachable(address: str) -> None:
+    """Raises :class:`OSError` or :class:`ValueError` at once; Ray itself would try again for minutes."""
+    if address in ("auto", "local"):
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError("an address is host:port, ray://host:port, auto or local")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 __all__ = ["CaseFailed", "CaseLost", "Tick", "Where", "each", "run"]

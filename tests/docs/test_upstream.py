@@ -15,7 +15,7 @@ from stallproof.errors import StallproofError
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-N1 = ROOT / "docs" / "upstream" / "n1"
+N1, N2 = (ROOT / "docs" / "upstream" / n for n in ("n1", "n2"))
 sys.path.insert(0, str(ROOT / "tests" / "vllm_class" / "upstream"))
 
 
@@ -52,7 +52,7 @@ def outcome(version: str, tmp_path: Path, patch: Path | None, *files: str, extra
         }
     )
     here = [str(tmp_path / "upstream"), str(Path(__file__).parent), env["PYTHONPATH"]]
-    env["PYTHONPATH"] = ":".join([*here, str(upstream.tools(engine.python))])
+    env["PYTHONPATH"] = ":".join(here)
     done = subprocess.run(
         [str(engine.python), "-m", "pytest", "-p", "patched", "-q", "-p", "no:cacheprovider",
          f"--junitxml={report}", *files],
@@ -84,4 +84,24 @@ def test_n1_passes_with_the_patch_and_so_do_the_tests_of_deferral(tmp_path: Path
     )  # fmt: skip
     assert set(CASES) <= set(got)
     assert len(got) > 10
+    assert set(got.values()) == {"passed"}
+
+
+RETRIES = [f"test_request_whose_load_failed_is_scheduled_again[{p}]" for p in ("1-6", "2-8")]
+
+
+def test_n2_fails_on_stock(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, None, extra=N2 / "test_failed_load_retries.py")
+    assert set(got) == set(RETRIES)
+    assert "never scheduled again with 6 of 6 blocks free" in got[RETRIES[0]]
+    assert "never scheduled again with 5 of 8 blocks free" in got[RETRIES[1]]
+
+
+def test_n2_passes_with_the_patch_and_so_do_the_tests_of_failed_loads(tmp_path: Path) -> None:
+    got = outcome(
+        "0.32.0", tmp_path, N2 / "fix.patch", "tests/v1/kv_connector/unit/test_kv_load_failure_recovery.py",
+        extra=N2 / "test_failed_load_retries.py",
+    )  # fmt: skip
+    assert set(RETRIES) <= set(got)
+    assert len(got) > 5
     assert set(got.values()) == {"passed"}
