@@ -125,11 +125,20 @@ class Outcome:
         }
 
 
-def run(worker: Worker, seeds: Sequence[int], keep: str = "", progress: bool = False) -> dict[str, Outcome]:
-    """The workloads of these seeds on both classes of one release."""
+def run(
+    worker: Worker, seeds: Sequence[int], keep: str = "", progress: bool = False, seconds: float = 0
+) -> dict[str, Outcome]:
+    """The workloads of these seeds on both classes of one release; ``seconds``: begin no further one then."""
     out = {c: Outcome() for c in CLASSES}
-    jobs = ({"seed": seed, "keep": keep} for seed in seeds)
-    for i, (seed, answer) in enumerate(zip(seeds, worker.ask(jobs), strict=True), 1):
+    end = time.monotonic() + seconds
+
+    def jobs() -> Iterator[dict[str, Any]]:
+        for seed in seeds:
+            if seconds and time.monotonic() > end:
+                return
+            yield {"seed": seed, "keep": keep}
+
+    for i, (seed, answer) in enumerate(zip(seeds, worker.ask(jobs()), strict=False), 1):
         for c in CLASSES:
             out[c].add(f"w{seed}", answer[c])
         if progress and i % 100 == 0:
@@ -217,6 +226,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--count", type=int, default=1000)
     p.add_argument("--seed", type=int, default=0, help="first seed")
     p.add_argument("--versions", default=" ".join(engines.CI))
+    p.add_argument("--seconds", type=float, default=0, help="per release; 0: until all are done")
     p.add_argument("--keep", default="", help="folder for the traces")
     p.add_argument("--write", default="", help="page with the table")
     a = p.parse_args(argv)
@@ -228,10 +238,11 @@ def main(argv: list[str] | None = None) -> int:
             Path(a.keep, version).mkdir(parents=True, exist_ok=True)
         with Worker(version) as worker:
             seeds = range(a.seed, a.seed + a.count)
-            results[version] = run(worker, seeds, str(Path(a.keep, version)) if a.keep else "", progress=True)
+            folder = str(Path(a.keep, version)) if a.keep else ""
+            results[version] = run(worker, seeds, folder, progress=True, seconds=a.seconds)
         seconds = time.monotonic() - t0
-        rate = 2 * a.count / seconds
-        print(f"{version}: {a.count} workloads on two classes in {seconds:.0f} s ({rate:.1f} runs/s)")
+        n = results[version]["stock"].workloads
+        print(f"{version}: {n} workloads on two classes in {seconds:.0f} s ({2 * n / seconds:.1f} runs/s)")
         bad += failures(version, results[version])
     print(table(results))
     print(findings(results))

@@ -27,8 +27,13 @@ class Requests(Transfers):
         if q is not None and q.st != RUNNING:
             self._state(e.r, "waits for blocks as a running request", RUNNING, q.st, "ev.wait.r")
         elif self.last_refused not in ("", e.r):
-            self._state(
-                e.r, "waits for blocks", "refused just before", f"not {self.last_refused}", "ev.wait.r"
+            self.bad(
+                "Queues",
+                f"{e.r} waits for blocks, but {self.last_refused} was refused",
+                field="ev.wait.r",
+                expected=self.last_refused,
+                observed=e.r,
+                requests=[self.last_refused, e.r],
             )
 
     def _state(self, r: str, text: str, expected: str, observed: str, field: str) -> None:
