@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,27 @@ def test_on_the_releases_of_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str
     one = b.bisect(scenario.load(here / "scenario.toml"), "NoZeroPre", versions=engines.CI,
                    where=spread.Where(1))  # fmt: skip
     assert one.ranges == [("0.28.0", "0.28.0")], "however it is spread"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_command_on_a_scenario_file() -> None:
+    """Releases by a list; what is refused is one line."""
+    wedge = str(SCENARIOS / "wedge-57841.toml")
+
+    def hunt(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "stallproof", "hunt", "--bisect", *args], capture_output=True, text=True
+        )
+
+    done = hunt(wedge, "--vllm", "0.28.0,0.32.0")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["0.28.0", "NoWedge"]
+    assert lines[1].split() == ["0.32.0", "ok"]
+    assert lines[-1] == "NoWedge fails since 0.28.0 or earlier (the oldest run), fixed in 0.32.0"
+    done = hunt(wedge, "--vllm", "0.99.0")
+    assert done.returncode == 3
+    assert "0.99.0" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from stallproof import engines
 from stallproof.cli.run import named
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @click.command(name="hunt")
 @click.option("--scheduler-cls", "scheduler", default="stock", show_default=True, metavar="CLASS",
               help="'stock', 'stallproof', or a dotted class name.")  # fmt: skip
-@click.option("--vllm", "version", default=engines.BASE, show_default=True, metavar="V", help="Release.")
+@click.option("--vllm", "version", default=engines.BASE, show_default=True, metavar="V",
+              help="Release; with --bisect several, separated by commas (all supported if left out).")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
               help="How long to hunt; shrinking is part of it.")  # fmt: skip
 @click.option("--cases", type=click.IntRange(min=0), default=0,
@@ -49,7 +51,11 @@ def command(
     Exit code 0: nothing found; 1: a finding is in the folder; 2: bad input; 3: unsupported release.
     """
     if bisect is not None:
-        return _bisect(bisect, as_json)
+        given = click.get_current_context().get_parameter_source("version") is not ParameterSource.DEFAULT
+        versions = [v.strip() for v in version.split(",") if v.strip()] if given else []
+        from stallproof.hunt import bisect as bisecting
+
+        return bisecting.command(bisect, as_json, versions, jobs, ray)
     engines.check(version)
     named(scheduler)
     engines.get(version)
@@ -64,12 +70,6 @@ def command(
     else:
         _table(hunt)
     return int(Exit.FINDING if hunt.found else Exit.OK)
-
-
-def _bisect(path: Path, as_json: bool) -> int:
-    from importlib import import_module
-
-    return int(import_module("stallproof.hunt.bisect").command(path, as_json))
 
 
 def _plain(hunt: Hunt) -> dict:
