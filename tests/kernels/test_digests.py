@@ -29,6 +29,18 @@ def test_taken_when_full_compared_when_hit_and_before_reuse() -> None:
     assert (d.taken, d.compared, d.skipped) == (1, 3, 0)
 
 
+def test_evicted_handed_out_and_full_again_in_one_call() -> None:
+    d = Digests(1)
+    d.entered(4, "a", "k4")
+    d.plan(1, [], [], [])
+    d.left(4, "k4")
+    d.entered(4, "b", "k9")
+    assert d.plan(2, [], [4], []) == ((4,), {4: EVICTED})
+    assert "request a" in d.explain(Finding(EVICTED, 4, 1, 2, 2)).line()
+    assert d.plan(3, [("c", 4)], [], []) == ((), {4: HIT})
+    assert "request b" in d.explain(Finding(HIT, 4, 1, 2, 3)).line()
+
+
 def test_a_hit_in_the_call_that_completes_the_block_has_nothing_to_compare() -> None:
     d = Digests(1)
     d.entered(4, "a", "k4")

@@ -37,7 +37,7 @@ class Digests:
         self.taken = self.compared = self.skipped = 0
         self._entered = 0
         self._new: dict[int, tuple[str, Any]] = {}  # completed by the step being built
-        self._gone: set[int] = set()  # evicted in this call
+        self._gone: dict[int, _Taken] = {}  # left the cache since the last plan
         self._known: dict[int, _Taken] = {}
         self._asked: dict[tuple[int, int], tuple[_Taken, str]] = {}  # (step, block) -> what is compared
 
@@ -51,11 +51,9 @@ class Digests:
     def left(self, block: int, key: Any) -> None:
         """``block``, so far cached as ``key``, leaves the prefix cache."""
         self._new.pop(block, None)
-        known = self._known.get(block)
+        known = self._known.pop(block, None)
         if known is not None and known.key == key:
-            self._gone.add(block)
-        else:
-            self._known.pop(block, None)
+            self._gone[block] = known
 
     def reset(self) -> None:
         """The whole prefix cache was dropped."""
@@ -74,21 +72,19 @@ class Digests:
         verify: dict[int, str] = {}
         busy = set(loads)
         for request, block in shared:
-            if block in self._known and block not in self._gone:
+            if block in self._known:
                 verify[block] = HIT
                 self._asked[step, block] = (self._known[block], f"hit by {request}")
-        for block in dict.fromkeys(handed):  # one call may hand a block out twice
-            if block not in self._gone:
+        for block in handed:
+            known = self._gone.pop(block, None)  # one call may hand a block out twice, and fill it, too
+            if known is None:
                 continue
-            known = self._known.pop(block)
             if block in busy:
                 self.skipped += 1
             else:
                 verify[block] = EVICTED
                 self._asked[step, block] = (known, "evicted")
-        for block in self._gone:  # taken out of the cache for another reason: it may change from now on
-            self._known.pop(block, None)
-        self._gone.clear()
+        self._gone.clear()  # taken out of the cache for another reason: it may change from now on
         for block in self._new:
             self._known[block] = _Taken(step, *self._new[block])
         take = tuple(self._new)
