@@ -60,6 +60,8 @@ def config_of(sched: Any) -> T.Config:
         lookahead=int(getattr(sched, "num_lookahead_tokens", 0)),
         groups=len(sched.kv_cache_config.kv_cache_groups),
         deadline=float(getattr(sched, "sp_deadline", 0.0)),
+        deferral=float(getattr(sched, "sp_deferral", 0.0)),
+        watermark=int(getattr(sched.kv_cache_manager, "watermark_blocks", 0)),
         window=window_of(sched),
     )
 

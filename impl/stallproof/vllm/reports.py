@@ -64,6 +64,8 @@ class ReportPart(Engine):
                         self._sp_unquarantine(lot)
                 if verdict is Verdict.HOLD and kind == "recv":
                     self._sp_load_ended(rid)
+                elif verdict is Verdict.HOLD and kind == "sent":
+                    self._sp_send_ended(rid)
                 elif kind != "failed":  # the engine has looked at it already, by itself
                     self._sp_ignore(rid, kind, why)
         return keep["recv"], keep["sent"]
@@ -73,6 +75,13 @@ class ReportPart(Engine):
         self._sp_fire("Completions")
         if self._sp_rec is not None:
             self._sp_received(self._sp_rec, rid)
+
+    def _sp_send_ended(self: Any, rid: str) -> None:
+        """The send of a finished request has ended; its blocks stay until the load has ended, too."""
+        self._sp_fire("Completions")
+        self._sp_counts.ignored["sent"] += 1
+        if self._sp_rec is not None:
+            self._sp_sent(self._sp_rec, rid)
 
     def _sp_ignore(self: Any, rid: str, kind: str, why: str) -> None:
         self._sp_fire("Completions")
