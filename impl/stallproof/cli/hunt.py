@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--scheduler-cls", "scheduler", default="stock", show_default=True, metavar="CLASS",
               help="'stock', 'stallproof', or a dotted class name.")  # fmt: skip
 @click.option("--vllm", "version", default=engines.BASE, show_default=True, metavar="V",
-              help="Release; with --bisect several, separated by commas (all supported if left out).")  # fmt: skip
+              help="Release; with --bisect several, with commas between (default then: all).")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
               help="How long to hunt; shrinking is part of it.")  # fmt: skip
 @click.option("--cases", type=click.IntRange(min=0), default=0,
