@@ -70,6 +70,7 @@ def test_a_counterexample_can_be_saved_and_read_as_a_trace(tmp_path: Path) -> No
         ("ping-pong", "Termination", "evict"),
         ("n1-starvation", "NoStarvation", "refuse"),
         ("head-of-line-wedge", "NoWedge", "load"),
+        ("abort-frees-a-load", "XferSafe", "finish"),
     ],
 )
 def test_tlc_s_own_counterexample(gap: str, rule: str, shows: str) -> None:
