@@ -214,11 +214,23 @@ class QueuePart(Engine):
             self._sp_arrivals += 1
             session._sp_arrival = self._sp_arrivals
             self._sp_silent.end(session.request_id)
+        queue = self._sp_heap_of(session) if self._sp_ready and self._sp_act else None
+        if queue is not None:
+            queue.remove_request(session)
         if comp is None:
             super()._update_request_as_session(session, update)
         else:
             session.num_computed_tokens = comp
             super()._update_request_as_session(session, update)
             session.num_computed_tokens = 0
+        if queue is not None:
+            queue.add_request(session)
         if self._sp_ready:
             self._sp_check_arrival(session)  # the longer sequence may never fit
+
+    def _sp_heap_of(self: Any, session: Any) -> Any:
+        """The heap that ``session`` is in, if any: a turn changes its place, which a heap does not notice."""
+        for queue in (self.waiting, getattr(self, self._sp_holding_name)):
+            if not isinstance(queue, deque) and any(r is session for r in queue):
+                return queue
+        return None
