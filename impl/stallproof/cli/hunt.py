@@ -28,6 +28,8 @@ if TYPE_CHECKING:
               help="Release; with --bisect several, with commas between (default then: all).")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
               help="How long to hunt; shrinking is part of it.")  # fmt: skip
+@click.option("--cpu-minutes", type=click.FloatRange(min=0), default=0.0,
+              help="Count the CPU time of each process instead (0: count the clock).")  # fmt: skip
 @click.option("--cases", type=click.IntRange(min=0), default=0,
               help="Stop each process after so many cases, too (0: no limit).")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
@@ -40,15 +42,16 @@ if TYPE_CHECKING:
 @click.option("--ray", metavar="ADDRESS", help="Spread the processes over this Ray cluster.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(
-    scheduler: str, version: str, minutes: float, cases: int, seed: int, jobs: int, folder: Path | None,
-    bisect: Path | None, ray: str | None, as_json: bool,
+    scheduler: str, version: str, minutes: float, cpu_minutes: float, cases: int, seed: int, jobs: int,
+    folder: Path | None, bisect: Path | None, ray: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run random scenarios on CLASS of an engine release, on CPU, and report those that break the promise.
 
     It knows no bug: the monitors decide. What is found is confirmed, made small and written to the folder as
     a scenario, a reproducer that needs vLLM only, an upstream test, a trace and an explanation.
 
-    Exit code 0: nothing found; 1: a finding is in the folder; 2: bad input; 3: unsupported release.
+    Exit code 0: nothing found but listed limits of our class; 1: a finding is in the folder; 2: bad input;
+    3: unsupported release.
     """
     if bisect is not None:
         given = click.get_current_context().get_parameter_source("version") is not ParameterSource.DEFAULT
@@ -62,14 +65,18 @@ def command(
     from stallproof.hunt.run import Hunt
 
     where = folder or Path(f"hunt-{version}-{scheduler.rpartition('.')[2]}-{seed}")
-    hunt = Hunt(where, scheduler, version, seed=seed, jobs=jobs, ray=ray, seconds=60 * minutes, cases=cases)
-    with _progress(hunt, 60 * minutes, quiet=as_json):
+    seconds = 0.0 if cpu_minutes else 60 * minutes
+    hunt = Hunt(
+        where, scheduler, version, seed=seed, jobs=jobs, ray=ray, seconds=seconds,
+        cpu_seconds=60 * cpu_minutes, cases=cases,
+    )  # fmt: skip
+    with _progress(hunt, 60 * (cpu_minutes or minutes), quiet=as_json):
         hunt.go()
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_plain(hunt)), indent=2).decode())
     else:
         _table(hunt)
-    return int(Exit.FINDING if hunt.found else Exit.OK)
+    return int(Exit.FINDING if any(not f.limit for f in hunt.found) else Exit.OK)
 
 
 def _plain(hunt: Hunt) -> dict:
@@ -117,7 +124,8 @@ def _progress(hunt: Hunt, seconds: float, quiet: bool) -> Iterator[None]:
         task = bar.add_task("starting the engine", total=seconds)
 
         def moved(h: Hunt) -> None:
-            done = h.corpus.state.seconds - h.before
+            cpu = max(h.corpus.state.cpu.values(), default=0.0)
+            done = cpu - h.cpu_before if h.cpu_seconds else h.corpus.state.seconds - h.before
             bar.update(task, completed=min(done, seconds), description=_line(h))
 
         hunt.on_state = moved
@@ -141,9 +149,10 @@ def _table(hunt: Hunt) -> None:
         number = name in ("after", "seen", "requests", "blocks", "steps")
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for f in hunt.found:
+        cause = f.cause + (f" (listed limit: {f.limit})" if f.limit else "")
         table.add_row(
             f.id, f"{f.seconds:.0f} s", str(f.seen), str(f.size.requests), str(f.size.blocks),
-            str(f.size.steps), escape(f.cause), escape(", ".join(f.needs)),
+            str(f.size.steps), escape(cause), escape(", ".join(f.needs)),
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
     click.echo(f"each with scenario, reproducer, test, trace and explanation below {hunt.folder}/findings")

@@ -208,7 +208,7 @@ class HuntRun(Run):
             return f"a request that never fits ({never})"
         if prop == "BoundedWait":
             outside = self._outsiders()
-            return f"waits for {', '.join(outside)}" if outside else plain(text)
+            return f"waits for: {', '.join(outside)}" if outside else plain(text)
         return self.frozen.get(prop) or self._state()
 
     def _outsiders(self) -> list[str]:

@@ -54,6 +54,7 @@ class Finding(Struct, forbid_unknown_fields=True, kw_only=True):
     cpu: float = 0.0  #: CPU time of the process that found it, until then
     size: Size
     before: Size | None = None  #: before shrinking
+    limit: str = ""  #: the listed limit of our class that it shows, if any
     seen: int = 1  #: how many cases of this hunt showed it
 
 

@@ -15,6 +15,7 @@ from stallproof.harness.spawn import Job, run_jobs
 from stallproof.hunt import finding as findings
 from stallproof.hunt.corpus import Corpus
 from stallproof.hunt.finding import Finding, size_of
+from stallproof.hunt.limits import limit
 from stallproof.hunt.slices import hunt_slice
 from stallproof.scenario import Scenario
 
@@ -33,6 +34,7 @@ class Hunt:
     jobs: int = 1
     ray: str | None = None
     seconds: float = 60.0
+    cpu_seconds: float = 0.0
     cases: int = 0
     changes: bool = True
     on_state: Callable[[Hunt], None] = lambda h: None
@@ -42,6 +44,7 @@ class Hunt:
     def __post_init__(self) -> None:
         self.corpus = Corpus(self.folder, self.scheduler, self.version, self.seed)
         self.before = self.corpus.state.seconds
+        self.cpu_before = max(self.corpus.state.cpu.values(), default=0.0)
         self.states: dict[int, dict[str, Any]] = {}
         self.base = (self.corpus.state.cases, self.corpus.state.invalid, self.corpus.state.dropped)
         self.started = dict(self.corpus.state.next)
@@ -64,7 +67,8 @@ class Hunt:
         state = self.corpus.state
         job = {
             "scheduler": self.scheduler, "seed": self.seed, "job": k, "first": state.next.get(str(k), 0),
-            "cases": self.cases, "seconds": self.seconds, "changes": self.changes,
+            "cases": self.cases, "seconds": self.seconds, "cpu_seconds": self.cpu_seconds,
+            "changes": self.changes,
             "corpus": msgspec.to_builtins(self.corpus.scenarios), "coverage": sorted(self.corpus.features),
             "known": state.known, "elapsed": self.before,
             "cpu": state.cpu.get(str(k), 0.0),
@@ -125,6 +129,7 @@ class Hunt:
             seconds=data["seconds"], cpu=data.get("cpu", 0.0), size=size_of(small, data["steps"]),
             before=size_of(large, data["steps_before"]),
         )  # fmt: skip
+        made.limit = limit(made)
         findings.write(self.folder / "findings", made, small)
         self.found.append(made)
         self.corpus.save()

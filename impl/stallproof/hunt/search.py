@@ -44,6 +44,7 @@ class Job(msgspec.Struct, kw_only=True):
     first: int = 0  #: number of the first case
     cases: int = 0  #: stop after so many; 0: no limit
     seconds: float = 0.0  #: stop after so long; 0: no limit
+    cpu_seconds: float = 0.0  #: stop after so much CPU time of this process; 0: no limit
     changes: bool = True  #: change scenarios of the corpus; without, a case depends on seed and number only
     shrink_runs: int = 400
     shrink_steps: int = 8_000  #: scheduling calls that shrinking one finding may take
@@ -83,6 +84,8 @@ class Hunter:
         job = self.job
         while not (job.cases and self.case >= job.first + job.cases):
             if job.seconds and time.monotonic() - self.started >= job.seconds:
+                break
+            if job.cpu_seconds and self.cpu() - job.cpu >= job.cpu_seconds:
                 break
             self.one(self.case)
             self.case += 1
