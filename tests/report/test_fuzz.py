@@ -22,7 +22,7 @@ from stallproof.core.stall_watch import parse
 from stallproof.diagnose import run as diagnose
 from stallproof.errors import StallproofError
 from stallproof.report import findings, perfetto, tracepage
-from stallproof.simulate import workload
+from stallproof.simulate import retrace, workload
 from stallproof.trace.reader import records
 
 #: examples of each property; more by STALLPROOF_FUZZ=2000
@@ -51,7 +51,7 @@ def draw_trace(path: Path) -> None:
 
 def read_workload(path: Path) -> None:
     readers: dict[str, Callable] = {
-        "mooncake": workload.mooncake, "azure": workload.azure, "trace": workload.from_trace,
+        "mooncake": workload.mooncake, "azure": workload.azure, "trace": retrace.from_trace,
     }  # fmt: skip
     kind = workload.detect(path)
     if kind in readers:

@@ -35,7 +35,13 @@ ROWS = (
 @click.option(
     "--scheduler", "schedulers", multiple=True, help="stock, stallproof or module.Class; repeatable."
 )
-@click.option("--vllm", "version", default="0.32.0", show_default=True, help="vLLM release.")
+@click.option(
+    "--vllm",
+    "version",
+    default="0.32.0",
+    show_default=True,
+    help="vLLM release; for one of our traces the recorded one is the default.",
+)
 @click.option(
     "--synthetic",
     type=click.IntRange(min=0),
@@ -53,6 +59,20 @@ ROWS = (
 @click.option("--length", type=float, default=0.0, help="Seconds of the slice; 0: to the end.")
 @click.option("--limit", type=int, default=0, help="Requests at most.")
 @click.option("--speedup", type=float, default=1.0, show_default=True, help="Compress arrival times.")
+@click.option(
+    "--share",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the conversations, drawn by --seed: what one of several instances gets.",
+)
+@click.option(
+    "--jitter",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Seconds by which each arrival moves at most, drawn by --seed.",
+)
 @click.option("--blocks", type=int, default=4096, show_default=True, help="Usable KV blocks.")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per block.")
 @click.option(
@@ -68,10 +88,11 @@ ROWS = (
 @click.option("--no-prefix-caching", is_flag=True)
 @click.option(
     "--store",
-    type=click.Choice(["none", "pd", "store", "offload"]),
+    type=click.Choice(["none", "pd", "store", "offload", "recorded"]),
     default="none",
     show_default=True,
-    help="Simulated connector: prefill/decode pair, shared store, CPU offload.",
+    help="Simulated connector: prefill/decode pair, shared store, CPU offload; recorded: as in one of our "
+    "traces (its default).",
 )
 @click.option(
     "--load-latency", type=float, default=0.02, show_default=True, help="Seconds before a load's first byte."
@@ -110,8 +131,14 @@ ROWS = (
     "--slo-itl", type=float, default=0.1, show_default=True, help="Goodput objective, mean seconds per token."
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes at a time.")
+@click.option("--ray", metavar="ADDRESS", help="Spread over a Ray cluster: host:port, auto or local.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Record each run to FILE.<scheduler>.jsonl.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a self-contained page.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="WORKLOAD is a recording: play its arrivals and completions back, compare every decision.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable result.")
 def command(**o: Any) -> int:
     """Run WORKLOAD (a Mooncake .jsonl, an Azure .csv, a ServeGen folder or one of our traces) through the
@@ -122,11 +149,17 @@ def command(**o: Any) -> int:
     stallproof simulate --synthetic 200 --rate 20 --blocks 120 --max-model-len 2048 --store store
 
     Exit codes: 0 all runs ended with nothing stranded, 1 a run stranded requests, 2 bad input.
+    With --follow: 0 every decision was made again, 1 one was not.
     """
+    if o["follow"]:
+        return _follow(o)
+    _as_recorded(o)
+    from stallproof import spread
     from stallproof.simulate.spawn import run_all
 
     plans = [(o["version"], plan_of(o, s)) for s in (o["schedulers"] or ("stock", "stallproof"))]
-    results = run_all(plans, o["jobs"], _ticker(o["as_json"], [p.scheduler for _, p in plans]))
+    where = spread.Where(jobs=0 if o["ray"] and o["jobs"] == 1 else o["jobs"], ray=o["ray"])
+    results = run_all(plans, where, _ticker(o["as_json"], [p.scheduler for _, p in plans]))
     report = compare(results)
     if o["html"]:
         from stallproof.simulate.page import page
@@ -137,6 +170,64 @@ def command(**o: Any) -> int:
     else:
         _table(report)
     return Exit.FINDING if any(r["summary"]["stranded"] for r in results) else Exit.OK
+
+
+#: option -> field of a trace's configuration; zero there: not recorded
+_RECORDED = {
+    "blocks": "pool", "block_size": "block_size", "depth": "depth", "max_num_seqs": "max_num_seqs",
+    "budget": "max_num_batched_tokens", "chunk_cap": "chunk_cap", "policy": "policy",
+}  # fmt: skip
+
+
+def _as_recorded(o: dict[str, Any]) -> None:
+    """One of our traces as the workload: options that were not given are as recorded."""
+    from click.core import ParameterSource
+
+    from stallproof.simulate import retrace, workload
+
+    path = Path(o["workload"] or "")
+    if not o["workload"] or not path.exists() or workload.detect(path) != "trace":
+        if o["store"] == "recorded":
+            raise BadInput("--store recorded needs one of our traces as the workload")
+        return
+    header, context = retrace.header(path), click.get_current_context()
+
+    def given(name: str) -> bool:
+        return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+    for name, key in _RECORDED.items():
+        if not given(name):
+            o[name] = getattr(header.config, key) or o[name]
+    if not given("no_prefix_caching"):
+        o["no_prefix_caching"] = not header.config.prefix_caching
+    if not given("store") and header.engine.connectors:
+        o["store"] = "recorded"
+    if not given("version") and header.engine.name == "vllm":
+        o["version"] = header.engine.version
+
+
+def _follow(o: dict[str, Any]) -> int:
+    """The release is the recorded one; nothing is simulated but the order of events."""
+    from stallproof.simulate import script, workload
+    from stallproof.simulate.spawn import Worker
+
+    path = Path(o["workload"] or "")
+    if not o["workload"] or workload.detect(path) != "trace":
+        raise BadInput("--follow needs one of our recordings", path=o["workload"] or None)
+    version = script.read(path).header.engine.version
+    with Worker(version) as worker:
+        got = worker.follow(path)
+    if o["as_json"]:
+        click.echo(json.dumps(got | {"vllm": version}))
+    elif got["difference"]:
+        click.echo(f"{path}:{got['line']}: {got['difference']}")
+    else:
+        n = got["counts"]
+        click.echo(
+            f"vLLM {version} decides as recorded: {n['sched']} scheduling calls, {n['update']} steps "
+            f"processed, {n['events']} events"
+        )
+    return Exit.FINDING if got["difference"] else Exit.OK
 
 
 def plan_of(o: dict[str, Any], scheduler: str) -> Any:
@@ -161,7 +252,7 @@ def plan_of(o: dict[str, Any], scheduler: str) -> Any:
             work=Work(
                 path=str(Path(o["workload"]).absolute()) if o["workload"] else "", synthetic=o["synthetic"],
                 rate=o["rate"], start=o["start"], length=o["length"], limit=o["limit"], speedup=o["speedup"],
-                seed=o["seed"],
+                share=o["share"], jitter=o["jitter"], seed=o["seed"],
             ),
             store=Store(
                 kind=o["store"], latency=o["load_latency"], bandwidth=o["load_bandwidth"],

@@ -1,4 +1,4 @@
-"""The engine side of ``stallproof simulate``: plans on standard input, results on a descriptor."""
+"""The engine side of ``stallproof simulate``: plans (or recordings to follow) in, results on a descriptor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,18 +22,30 @@ def main() -> int:
     from stallproof.simulate.plan import Plan
 
     for line in sys.stdin:
-        plan = msgspec.json.decode(line, type=Plan)
+        before = dict(os.environ)
         try:
+            raw = json.loads(line)
+            if "follow" in raw:
+                from stallproof.simulate.follow import follow
+
+                say(result=follow(Path(raw["follow"])))
+                continue
+            plan = msgspec.convert(raw, Plan)
+            os.environ.update({k: str(v) for k, v in plan.options.items()})
             say(result=one(plan, say))
         except StallproofError as exc:
             say(error=str(exc), code=int(exc.code))
         except Exception as exc:
             say(error=f"{type(exc).__name__}: {exc}", traceback=traceback.format_exc())
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
     return 0
 
 
 def one(plan: Any, say: Any) -> dict[str, Any]:
     """Run one plan; reports progress about twice a second."""
+    import resource
     import time
 
     import vllm
@@ -40,7 +53,6 @@ def one(plan: Any, say: Any) -> dict[str, Any]:
     from stallproof.simulate.engine import Simulation, make
     from stallproof.simulate.series import FIELDS
 
-    os.environ.update({k: str(v) for k, v in plan.options.items()})
     jobs = plan.work.jobs(plan.max_model_len)
     sched = make(plan)
     sim = Simulation(plan, jobs, sched)
@@ -68,6 +80,7 @@ def one(plan: Any, say: Any) -> dict[str, Any]:
 
         close_recording(sched)
     summary = log.summary(slo_ttft=plan.slo_ttft, slo_itl=plan.slo_itl)
+    summary["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     if saves is not None:
         summary |= saves.summary()
         summary["recomputed_tokens"] -= saves.restored_tokens

@@ -6,6 +6,8 @@ Kinds (``kind`` in the connector's extra configuration):
 * ``store``    a shared store: blocks of finished requests, found again by their hashes
 * ``offload``  the same over a small, fast local tier (capacity in blocks, least recently used goes first)
 
+* ``recorded`` what a recorded connector answered, request by request (:mod:`.retrace`)
+
 Latency, bandwidth, failures and lost completions are the business of :mod:`stallproof.simulate.engine`,
 which plays the worker half.
 """
@@ -15,13 +17,15 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     SupportsHMA,
 )
+
+from stallproof.simulate.retrace import Known
 
 
 @dataclass
@@ -36,6 +40,9 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
 
     #: a declaration for Stallproof: a load writes newly allocated blocks only
     stallproof_new_blocks_only = True
+    #: ``recorded`` only, set by the simulation: what is known of each request, and the virtual clock
+    known: ClassVar[dict[str, Known]] = {}
+    now: ClassVar[Any] = staticmethod(lambda: 0.0)
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -48,9 +55,17 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
         self.hit: dict[str, int] = {}
         self.new = SimMeta()
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         rid = request.request_id
         self.hit[rid] = num_computed_tokens
+        if self.kind == "recorded":
+            one = self.known.get(rid)
+            if one is None:
+                return 0, False
+            if self.now() < one.ready:
+                return None, False
+            new = min(one.tokens, request.num_tokens - (one.mode == "sync")) - num_computed_tokens
+            return max(0, new), new > 0 and one.mode == "async"
         if self.kind == "pd":
             new = 0 if rid in self.pulled else request.num_prompt_tokens - num_computed_tokens
             return max(0, new), new > 0
@@ -71,6 +86,8 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
             return
         rid = request.request_id
         self.pulled.add(rid)
+        if self.kind == "recorded" and self.known[rid].mode == "sync":
+            return  # part of its step
         first = self.hit.get(rid, 0) // self.block_size
         last = -(-(self.hit.get(rid, 0) + num_external_tokens) // self.block_size)
         self.new.loads.append((rid, list(blocks.get_block_ids()[0])[first:last]))

@@ -11,10 +11,13 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any
 
+from stallproof.simulate import retrace
 from stallproof.simulate.metrics import RequestLog, RunLog
 from stallproof.simulate.plan import Plan
+from stallproof.simulate.retrace import Known
 from stallproof.simulate.series import Series
 from stallproof.simulate.worker import Latency
 from stallproof.simulate.workload import Job
@@ -26,7 +29,7 @@ class Flight:
 
     done: float
     output: Any
-    sampled: list[bool]
+    sampled: list[list[int]]
     loads: list[tuple[str, list[int]]]
 
 
@@ -57,6 +60,49 @@ def make(plan: Plan) -> Any:
     return make_scheduler(cls, engine, transfer)
 
 
+def make_request(job: Any, block_size: int) -> Any:
+    """The engine's own request object for a job; ``block_size`` 0: no block hashes."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    def hasher(request: Any) -> Any:  # called for every output token
+        have, full = len(request.block_hashes), request.num_tokens // block_size
+        return job.block_hashes(have, full, block_size) if full > have else ()
+
+    return Request(
+        request_id=job.rid,
+        prompt_token_ids=[7] * job.prompt,
+        sampling_params=SamplingParams(
+            max_tokens=job.output, ignore_eos=True, temperature=0.0, stop_token_ids=[job.stop]
+        ),
+        pooling_params=None,
+        arrival_time=job.at,
+        priority=job.prio,
+        block_hasher=hasher if block_size else None,
+    )
+
+
+def sampled_tokens(output: Any, live: Any) -> list[list[int]]:
+    """What each request of a dispatched step will sample: one token, none while its prompt goes on."""
+    return [[] if live[rid].is_prefill_chunk else [7] for rid in output.num_scheduled_tokens]
+
+
+def model_output(output: Any, sampled: list[list[int]], reports: Any) -> Any:
+    """The engine's own result object of a step."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    ids = list(output.num_scheduled_tokens)
+    return ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={r: i for i, r in enumerate(ids)},
+        sampled_token_ids=sampled,
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+        kv_connector_output=reports,
+    )
+
+
 class Simulation:
     """One plan on one live scheduler; :meth:`run` does it all and returns the log."""
 
@@ -79,32 +125,21 @@ class Simulation:
         self.moved_at = 0.0
         pool = scheduler.kv_cache_manager.block_pool
         self.pool_free = pool.get_num_free_blocks
+        self.known: dict[str, Known] = {}
+        if plan.store.kind == "recorded":
+            from stallproof.simulate.connector import SimConnector
+
+            self.known = SimConnector.known = retrace.read(Path(plan.work.path)).known
+            SimConnector.now = staticmethod(lambda: self.now)
         if hasattr(scheduler, "_sp_now"):
             scheduler._sp_now = lambda: self.now  # our class's deadlines run on the virtual clock
 
     # ------------------------------------------------------------ clients
 
     def _arrive(self) -> None:
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.request import Request
-
-        size = self.plan.block_size
         while self.arrivals and self.arrivals[0].at <= self.now:
             job = self.arrivals.popleft()
-
-            def hasher(request: Any, job: Job = job) -> list[bytes]:
-                have, full = len(request.block_hashes), request.num_tokens // size
-                return [job.block_hash(i, size) for i in range(have, full)]
-
-            request = Request(
-                request_id=job.rid,
-                prompt_token_ids=[7] * job.prompt,
-                sampling_params=SamplingParams(max_tokens=job.output, ignore_eos=True, temperature=0.0),
-                pooling_params=None,
-                arrival_time=job.at,
-                priority=job.prio,
-                block_hasher=hasher if self.plan.prefix_caching else None,
-            )
+            request = make_request(job, self.plan.block_size if self.plan.prefix_caching else 0)
             self.log.requests[job.rid] = RequestLog(job.rid, job.at, job.prompt, job.output)
             self.live[job.rid] = request
             self.sched.add_request(request)
@@ -117,20 +152,21 @@ class Simulation:
         output = self.sched.schedule()
         log.calls += 1
         prefill = decode = 0
-        sampled: list[bool] = []
+        highs = self.high
         for rid, n in output.num_scheduled_tokens.items():
             request = live[rid]
             end = request.num_computed_tokens
-            known = request.num_tokens + request.num_output_placeholders
-            sampled.append(not getattr(request, "is_prefill_chunk", end < known))
-            if n == 1 and request.num_output_tokens:
+            if n == 1 and request._output_token_ids:
                 decode += 1
             else:
                 prefill += n
-            high = self.high.get(rid, 0)
+            high = highs.get(rid, 0)
             if end > high:
-                self.high[rid] = end
-            log.recomputed_tokens += max(0, min(high, end) - (end - n))
+                highs[rid] = end
+                if high > end - n:
+                    log.recomputed_tokens += high - (end - n)
+            else:
+                log.recomputed_tokens += n
         log.scheduled_tokens += output.total_num_scheduled_tokens
         meta = getattr(output, "kv_connector_metadata", None)
         loads = meta.loads if meta is not None else []
@@ -138,7 +174,7 @@ class Simulation:
         self.device_free = start + self.latency.step(prefill, decode, sum(len(b) for _, b in loads))
         for rid, blocks in loads:
             self._load(start, rid, blocks)
-        self.flight.append(Flight(self.device_free, output, sampled, loads))
+        self.flight.append(Flight(self.device_free, output, sampled_tokens(output, live), loads))
         worked = bool(output.total_num_scheduled_tokens)
         if worked:
             log.steps += 1
@@ -153,9 +189,13 @@ class Simulation:
         store, attempt = self.plan.store, self.attempts.get(rid, 0)
         self.attempts[rid] = attempt + 1
         self.log.loads += 1
-        fate = outcome(self.plan.seed, rid, attempt, store.p_fail, store.p_lost)
+        if store.kind == "recorded":
+            takes, fate = self.known[rid].load(attempt)
+        else:
+            takes = store.latency + len(blocks) / store.bandwidth
+            fate = outcome(self.plan.seed, rid, attempt, store.p_fail, store.p_lost)
         if fate != "lost":
-            heappush(self.loading, (start + store.latency + len(blocks) / store.bandwidth, rid, blocks, fate))
+            heappush(self.loading, (start + takes, rid, blocks, fate))
 
     def _progress(self, moved: bool) -> None:
         if moved or self._in_flight():
@@ -188,20 +228,9 @@ class Simulation:
         return KVConnectorOutput(finished_recving=done, invalid_block_ids=bad)
 
     def _process(self) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
-
         f = self.flight.popleft()
         self.now = max(self.now, f.done)
-        ids = list(f.output.num_scheduled_tokens)
-        result = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={r: i for i, r in enumerate(ids)},
-            sampled_token_ids=[[7] if s else [] for s in f.sampled],
-            logprobs=None,
-            prompt_logprobs_dict={},
-            pooler_output=[],
-            kv_connector_output=self._reports(),
-        )
+        result = model_output(f.output, f.sampled, self._reports())
         produced = self.sched.update_from_output(f.output, result)
         for client in produced.values():
             for o in client.outputs:
@@ -224,7 +253,7 @@ class Simulation:
 
     def run(self, tick: Any = None) -> RunLog:
         """Until all is finished, the horizon is reached, or the engine makes no progress any more."""
-        wall = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         log, plan = self.log, self.plan
         limit = self.last_arrival + plan.horizon
         while True:
@@ -252,7 +281,7 @@ class Simulation:
                 self._idle()
             if tick is not None and log.calls % 16 == 0:
                 tick(self.now, len(log.requests), len(self.live))
-        self._end(wall)
+        self._end(wall, cpu)
         return log
 
     def _idle(self) -> None:
@@ -283,9 +312,10 @@ class Simulation:
             len(self.loading), self.now - min(silent, default=self.now),
         )  # fmt: skip
 
-    def _end(self, wall: float) -> None:
+    def _end(self, wall: float, cpu: float) -> None:
         log = self.log
         log.virtual, log.wall = self.now, time.perf_counter() - wall
+        log.cpu = time.process_time() - cpu
         for rid, request in self.live.items():
             log.preemptions += request.num_preemptions
             one = log.requests[rid]

@@ -72,6 +72,7 @@ class RunLog:
     fenced_block_seconds: float = 0.0
     virtual: float = 0.0
     wall: float = 0.0
+    cpu: float = 0.0
     ended: str = ""
     fired: dict[str, int] = field(default_factory=dict)
 
@@ -110,6 +111,7 @@ class RunLog:
             "steps": self.steps,
             "virtual_s": self.virtual,
             "wall_s": self.wall,
+            "cpu_s": self.cpu,
             "ended": self.ended,
             "fired": dict(self.fired),
         }

@@ -7,6 +7,7 @@ import math
 from array import array
 from typing import Any
 
+from stallproof.report import names
 from stallproof.report.page import Page
 
 #: Lines of the occupancy chart: series field, label, light and dark colour.
@@ -19,8 +20,11 @@ QUEUES = (
     ("waiting", "waiting", "#be123c", "#fb7185"),
     ("loading", "loading", "#7c3aed", "#c4b5fd"),
 )
-#: At most so many rows in the table of slow requests.
-SLOWEST = 40
+#: At most so many rows in the table of slow requests, and requests with a lane.
+SLOWEST, LANES = 40, 200
+STATE = {style.key: i for i, style in enumerate(names.STATES)}
+#: Moments of the lanes' time axis.
+MOMENTS = 4000
 
 
 def page(report: dict[str, Any], results: list[dict[str, Any]], rows: Any = ()) -> str:
@@ -48,6 +52,7 @@ def page(report: dict[str, Any], results: list[dict[str, Any]], rows: Any = ()) 
     out.part("table", "Summary", area="wide", data="summary")
     for n, (r, result) in enumerate(zip(runs, results, strict=True)):
         _curves(out, n, r["scheduler"], result)
+    _lanes(out, runs, results)
     for n, (r, result) in enumerate(zip(runs, results, strict=True)):
         _requests(out, n, r["scheduler"], result)
     text = io.StringIO()
@@ -68,6 +73,53 @@ def _curves(out: Page, n: int, name: str, result: dict[str, Any]) -> None:
             "lines", f"{name}: {title}", area="wide", columns=f"series{n}", x="t", xunit="s", unit=unit,
             series=[{"key": k, "label": la, "light": li, "dark": d} for k, la, li, d in lines],
         )  # fmt: skip
+
+
+def _lanes(out: Page, runs: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """The lives of the slowest requests, one lane for each scheduler, those of a request side by side."""
+    end = max(r["summary"]["virtual_s"] for r in results) or 1.0
+    lives = [{q[0]: q for q in r["requests"]} for r in results]
+
+    def wait(rid: str) -> float:
+        return max((q[2] if q[2] >= 0 else end) - q[1] for q in (x[rid] for x in lives if rid in x))
+
+    rids = sorted({rid for x in lives for rid in x}, key=lambda rid: (-wait(rid), rid))[:LANES]
+    rids.sort(key=lambda rid: next(x[rid][1] for x in lives if rid in x))
+    moments = min(MOMENTS, max(2, int(end * 20)))
+    rows: list[tuple[int, int, int, int]] = []
+    lanes: list[str] = []
+
+    def at(t: float) -> int:
+        return min(moments, max(0, int((t if t >= 0 else end) / end * moments)))
+
+    for rid in rids:
+        for r, x in zip(runs, lives, strict=True):
+            if rid not in x:
+                continue
+            _, came, first, done = x[rid][:4]
+            rows.append((len(lanes), at(came), max(at(came) + 1, at(first)), STATE["waiting"]))
+            if first >= 0:
+                rows.append((len(lanes), at(first), max(at(first) + 1, at(done)), STATE["running"]))
+            lanes.append(f"{rid} {r['scheduler']}")
+    none_i, none_b = array("i"), array("B")
+    columns = {f"state.{k}": array("i", (x[i] for x in rows)) for i, k in enumerate(("lane", "start", "end"))}
+    columns["state.code"] = array("B", (x[3] for x in rows))
+    for kind in ("overlay", "mark"):
+        columns |= {f"{kind}.{k}": none_i for k in ("lane", "start", "end")} | {f"{kind}.code": none_b}
+    columns |= {f"transfer.{k}": none_i for k in ("lane", "admitted", "started", "ended", "blocks")}
+    columns |= {"transfer.kind": none_b, "transfer.outcome": none_b}
+    out.columns("lanes", columns)
+    out.data("lanes", {"names": lanes, "order": [[0, i] for i in range(len(lanes))]})
+    out.data("rank", list(range(len(lanes))))
+    out.data("findings", [])
+    out.data("styles", {k: names.table(getattr(names, k.upper())) for k in ("states", "overlays", "marks")})
+    out.data("trace", {"n": moments, "pool": 0, "kinds": ["moment"], "files": [], "chunks": []})
+    zero = array("i", bytes(4 * moments))
+    stamps = array("d", ((i + 1) * end / moments for i in range(moments)))
+    out.columns(
+        "axis", {"kind": array("B", bytes(moments)), "step": zero, "ts": stamps, "tokens": zero, "line": zero}
+    )
+    out.part("lanes", f"Lives of the {len(rids)} slowest requests", area="main", columns="lanes")
 
 
 def _requests(out: Page, n: int, name: str, result: dict[str, Any]) -> None:

@@ -9,16 +9,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stallproof.errors import BadInput
+from stallproof.simulate import retrace
 from stallproof.simulate import workload as w
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 
 
-class Store(Struct, forbid_unknown_fields=True, kw_only=True):
+class Store(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The simulated connector; times in seconds, ``bandwidth`` in blocks per second."""
 
-    kind: Literal["none", "pd", "store", "offload"] = "none"
+    kind: Literal["none", "pd", "store", "offload", "recorded"] = "none"
     latency: Seconds = 0.02
     bandwidth: Annotated[float, Meta(gt=0)] = 20000.0
     capacity: Annotated[int, Meta(ge=0)] = 0  #: blocks kept, 0: unlimited
@@ -35,6 +36,8 @@ class Work(Struct, forbid_unknown_fields=True, kw_only=True):
     length: Seconds = 0.0  #: 0: to the end
     speedup: Annotated[float, Meta(gt=0)] = 1.0
     limit: int = 0
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0  #: share of the conversations, drawn by ``seed``
+    jitter: Seconds = 0.0  #: arrivals move by up to so many seconds, drawn by ``seed``
     seed: int = 0
     rate: float = 2.0  #: requests per second of ``synthetic``
 
@@ -42,6 +45,7 @@ class Work(Struct, forbid_unknown_fields=True, kw_only=True):
         """The requests; raises :class:`BadInput` if there are none."""
         length = self.length or None
         cut: dict[str, Any] = {"speedup": self.speedup, "limit": self.limit or None, "max_len": max_len}
+        cut |= {"share": self.share, "jitter": self.jitter, "seed": self.seed}
         if self.synthetic:
             out = w.select(w.synthetic(self.synthetic, seed=self.seed, rate=self.rate), length=length, **cut)
         else:
@@ -52,7 +56,7 @@ class Work(Struct, forbid_unknown_fields=True, kw_only=True):
                 drawn = w.servegen(path, seed=self.seed, start=self.start, length=span)
                 out = w.select(drawn, start=self.start, length=span, **cut)
             elif kind == "trace":
-                out = w.select(w.from_trace(path), start=self.start, length=length, **cut)
+                out = w.select(retrace.from_trace(path), start=self.start, length=length, **cut)
             else:
                 read = w.mooncake if kind == "mooncake" else w.azure
                 out = w.select(read(path), start=self.start, length=length, **cut)

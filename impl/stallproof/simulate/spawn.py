@@ -1,18 +1,24 @@
-"""Run plans in engines' own interpreters, several at once; progress comes back while they run."""
+"""Run plans in engines' own interpreters, several at once; progress comes back while they run.
+
+Starting an engine's interpreter costs more than a small run, so a :class:`Worker` keeps one and runs plan
+after plan in it; a run's result does not depend on what ran before it (a test compares them).
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from stallproof import engines
+from stallproof import engines, spread
 from stallproof.errors import BadInput, StallproofError
 from stallproof.simulate.plan import Plan
 
@@ -20,33 +26,58 @@ from stallproof.simulate.plan import Plan
 Tick = Callable[[int, float, int, int, int], None]
 
 
-def run_plan(version: str, plan: Plan, tick: Callable[..., None] = lambda *a: None) -> dict[str, Any]:
-    """One plan on vLLM ``version``. Raises :class:`BadInput` if the engine's process fails."""
-    engine = engines.get(version)
-    read, write = os.pipe()
-    with tempfile.TemporaryFile() as noise:
-        proc = subprocess.Popen(
-            [str(engine.python), "-m", "stallproof.simulate", str(write)],
-            env=engine.env({"OMP_NUM_THREADS": "1"}), stdin=subprocess.PIPE, stdout=noise, stderr=noise,
-            pass_fds=(write,), text=True,
+class Worker:
+    """A process of vLLM ``version`` that runs plans one after the other. Use it as a context manager."""
+
+    def __init__(self, version: str) -> None:
+        self.version, self.engine = version, engines.get(version)
+        self.proc: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close(kill=kind is not None)
+
+    def _start(self) -> subprocess.Popen[str]:
+        read, write = os.pipe()
+        self.noise = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.proc = subprocess.Popen(
+            [str(self.engine.python), "-m", "stallproof.simulate", str(write)],
+            env=self.engine.env({"OMP_NUM_THREADS": "1"}), stdin=subprocess.PIPE, stdout=self.noise,
+            stderr=self.noise, pass_fds=(write,), text=True,
         )  # fmt: skip
         os.close(write)
+        self.lines = os.fdopen(read)
+        return self.proc
+
+    def run(self, plan: Plan, tick: Callable[..., None] = lambda *a: None) -> dict[str, Any]:
+        """Result of one plan. Raises :class:`BadInput` if the engine's process fails."""
+        return self._ask(msgspec.to_builtins(plan), f"the simulation of {plan.scheduler}", tick)
+
+    def follow(self, trace: Path) -> dict[str, Any]:
+        """Play a recording back, see :mod:`stallproof.simulate.follow`."""
+        return self._ask({"follow": str(trace.absolute())}, f"following {trace.name}", lambda *a: None)
+
+    def _ask(self, what: dict[str, Any], name: str, tick: Callable[..., None]) -> dict[str, Any]:
+        proc = self.proc or self._start()
         assert proc.stdin is not None
         answer: dict[str, Any] = {}
         try:
-            proc.stdin.write(json.dumps(msgspec.to_builtins(plan)) + "\n")
-            proc.stdin.close()
-            with os.fdopen(read) as lines:
-                for line in lines:
-                    said = json.loads(line)
-                    if "tick" in said:
-                        tick(*said["tick"])
-                    else:
-                        answer = said
-            code = proc.wait()
+            proc.stdin.write(json.dumps(what) + "\n")
+            proc.stdin.flush()
+            for line in self.lines:
+                said = json.loads(line)
+                if "tick" not in said:
+                    answer = said
+                    break
+                tick(*said["tick"])
+        except BrokenPipeError:
+            pass  # it has died; said below
         except BaseException:
-            proc.kill()
-            proc.wait()
+            self.close(kill=True)
             raise
         if "result" in answer:
             return answer["result"]
@@ -54,25 +85,70 @@ def run_plan(version: str, plan: Plan, tick: Callable[..., None] = lambda *a: No
             if answer.get("code"):
                 raise StallproofError(answer["error"])
             raise BadInput(
-                f"the simulation of {plan.scheduler} on vLLM {version} failed: {answer['error']}",
+                f"{name} on vLLM {self.version} failed: {answer['error']}",
                 remedy="run with --scheduler stock to see whether the engine or the class is at fault",
             )
-        noise.seek(0)
-        tail = noise.read()[-1500:].decode("utf-8", "replace").strip().splitlines()[-5:]
+        code = proc.wait()
+        self.noise.seek(0)
+        tail = self.noise.read()[-1500:].decode("utf-8", "replace").strip().splitlines()[-5:]
+        self.close()
         raise BadInput(
-            f"the process of vLLM {version} ended with code {code}: " + " | ".join(tail),
-            remedy=f"stallproof engines up {version}",
+            f"the process of vLLM {self.version} ended with code {code}: " + " | ".join(tail),
+            remedy=f"stallproof engines up {self.version}",
         )
+
+    def close(self, *, kill: bool = False) -> None:
+        """End the process; safe to call twice."""
+        proc, self.proc = self.proc, None
+        if proc is None:
+            return
+        if kill:
+            proc.kill()
+        if proc.stdin is not None:
+            proc.stdin.close()
+        proc.wait()
+        self.lines.close()
+        self.noise.close()
+
+
+def run_plan(version: str, plan: Plan, tick: Callable[..., None] = lambda *a: None) -> dict[str, Any]:
+    """One plan in a process of its own. Raises :class:`BadInput` if the engine's process fails."""
+    with Worker(version) as worker:
+        return worker.run(plan, tick)
+
+
+_kept: dict[str, Worker] = {}
+
+
+def run_case(case: dict[str, Any], tick: Callable[..., None]) -> dict[str, Any]:
+    """A case of :mod:`stallproof.spread`: ``version`` and ``plan`` as plain data.
+
+    The engine's process stays for the next case that this process gets.
+    """
+    version = case["version"]
+    if version not in _kept:
+        if not _kept:
+            atexit.register(close_kept)
+        _kept[version] = Worker(version)
+    return _kept[version].run(msgspec.convert(case["plan"], Plan), tick)
+
+
+def close_kept() -> None:
+    """End the engines' processes that :func:`run_case` kept."""
+    while _kept:
+        _kept.popitem()[1].close()
 
 
 def run_all(
-    plans: Sequence[tuple[str, Plan]], jobs: int = 1, tick: Tick = lambda *a: None
-) -> list[dict[str, Any]]:
-    """``(version, plan)`` pairs, ``jobs`` processes at a time, results in order."""
-
-    def one(item: tuple[int, tuple[str, Plan]]) -> dict[str, Any]:
-        n, (version, plan) = item
-        return run_plan(version, plan, lambda *a: tick(n, *a))
-
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        return list(pool.map(one, enumerate(plans)))
+    plans: Sequence[tuple[str, Plan]], where: spread.Where | None = None, tick: Tick = lambda *a: None,
+    on_done: Callable[[int, dict[str, Any]], None] = lambda i, r: None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """``(version, plan)`` pairs over processes or a Ray cluster, results in order."""
+    cases = [{"version": v, "plan": msgspec.to_builtins(p)} for v, p in plans]
+    try:
+        return spread.run(
+            run_case, cases, where or spread.Where(), on_tick=tick, on_done=on_done,
+            label=lambda c: f"{c['plan']['scheduler']} on vLLM {c['version']}",
+        )  # fmt: skip
+    finally:
+        close_kept()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ast
 import csv
-import hashlib
 import json
 import random
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -48,19 +49,35 @@ class Job:
         Works for every block size: a block is named by the shared prefix that its last token lies in and by
         its end. Blocks that reach past the shared prompt are private to the request.
         """
-        end = (index + 1) * block_size
-        if end <= self.prompt and (end - 1) // MOONCAKE_BLOCK < len(self.chain):
-            name = f"{self.chain[(end - 1) // MOONCAKE_BLOCK]}:{end}"
-        else:
-            name = f"{self.rid}/{end}"
-        return hashlib.blake2b(name.encode(), digest_size=16).digest()
+        return self.block_hashes(index, index + 1, block_size)[0]
+
+    def block_hashes(self, first: int, last: int, block_size: int) -> list[bytes]:
+        """:meth:`block_hash` of blocks ``[first, last)``.
+
+        Names, not digests: a scheduler only compares them, and tens of millions are made in an hour's run.
+        """
+        chain, prompt = self.chain, min(self.prompt, len(self.chain) * MOONCAKE_BLOCK)
+        private = self.rid.encode()
+        return [
+            (end << 64 | chain[(end - 1) // MOONCAKE_BLOCK]).to_bytes(16, "big")
+            if end <= prompt
+            else b"\xff" + end.to_bytes(8, "big") + private
+            for end in range((first + 1) * block_size, (last + 1) * block_size, block_size)
+        ]
+
+    def session(self) -> int | str:
+        """What this request has in common with the other turns of its conversation, as far as is known.
+
+        The first block of a Mooncake prompt is the service's system prompt, the second one the user's.
+        """
+        return self.chain[1] if len(self.chain) > 1 else self.rid
 
 
 class _MooncakeRow(msgspec.Struct):
     timestamp: float
     input_length: int
     output_length: int
-    hash_ids: list[int]
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
 
 
 def mooncake(path: Path) -> Iterator[Job]:
@@ -184,44 +201,12 @@ def synthetic(
         yield Job(f"s{n}", at, length, rng.randint(*output), rng.choice((0, 0, 1)), tuple(chain))
 
 
-def from_trace(path: Path) -> Iterator[Job]:
-    """The requests of one of our own traces, to be run again under other rules.
-
-    Lengths are the recorded ones: prompt tokens, and output tokens where the request finished (else its
-    limit). Nothing is shared, because traces hold no contents.
-    """
-    from stallproof.trace.reader import records
-    from stallproof.trace.schema import Add, Header, Outside, Sched, Update
-
-    jobs: dict[str, Job] = {}
-    made: dict[str, int] = {}
-    first: float | None = None
-
-    def note(r: str, at: float, prio: int, prompt: int, limit: int) -> None:
-        nonlocal first
-        first = at if first is None else first
-        jobs[r] = Job(r, max(0.0, at - first), max(1, prompt), max(1, limit), prio)
-
-    for _, _, record in records(path):
-        if isinstance(record, Header) and record.part == 0:
-            for q in record.state.requests:
-                note(q.r, record.clock.mono, q.prio, q.prompt, q.max_tokens)
-        elif isinstance(record, (Outside, Sched, Update)):
-            for e in record.ev:
-                if isinstance(e, Add):
-                    note(e.r, record.ts, e.prio, e.prompt, e.max_tokens)
-            if isinstance(record, Update):
-                for r, n in record.out.items():
-                    made[r] = made.get(r, 0) + n
-    yield from sorted(
-        (replace(j, output=max(1, made.get(j.rid, j.output))) for j in jobs.values()), key=lambda j: j.at
-    )
-
-
 def detect(path: Path) -> str:
     """Format of a workload by its looks: ``mooncake``, ``azure``, ``servegen`` or ``trace``."""
     if path.is_dir():
         return "servegen"
+    if path.suffix in (".gz", ".zst"):  # only our own traces are read compressed
+        return "trace"
     try:
         with path.open("rb") as handle:
             head = handle.read(4096)
@@ -241,11 +226,14 @@ def detect(path: Path) -> str:
 
 def select(
     jobs: Iterable[Job], *, start: float = 0.0, length: float | None = None, speedup: float = 1.0,
-    limit: int | None = None, max_len: int | None = None,
+    limit: int | None = None, max_len: int | None = None, share: float = 1.0, jitter: float = 0.0,
+    seed: int = 0,
 ) -> list[Job]:  # fmt: skip
     """Cut ``[start, start + length)`` seconds, shift to 0, compress arrivals by ``speedup``.
 
-    ``max_len`` drops requests whose prompt + output exceed it (the report counts them).
+    ``max_len`` drops requests whose prompt + output exceed it (the report counts them). ``share``: only that
+    share of the conversations, drawn by ``seed``: what one of several instances behind a router that keeps
+    conversations together gets. ``jitter``: each arrival moves by up to so many seconds either way.
     """
     out: list[Job] = []
     for job in jobs:
@@ -253,7 +241,10 @@ def select(
             continue
         if max_len is not None and job.prompt + job.output > max_len:
             continue
-        out.append(replace(job, at=(job.at - start) / speedup))
+        if share < 1 and zlib.crc32(f"{seed}:{job.session()}".encode()) >= share * 2**32:
+            continue
+        move = random.Random(f"{seed}:{job.rid}").uniform(-jitter, jitter) if jitter else 0.0
+        out.append(replace(job, at=max(0.0, (job.at - start) / speedup + move)))
         if limit is not None and len(out) >= limit:
             break
-    return out
+    return sorted(out, key=lambda j: j.at) if jitter else out

@@ -1,0 +1,253 @@
+"""Stock against ours on production workloads, paired by seed: `make bench-simulate`.
+
+    python benchmarks/simulate.py [--traces DIR] [--minutes 10] [--seeds 10] [--only GROUP ...] [--quick]
+                                  [--jobs N] [--ray ADDRESS] [--no-run]
+
+Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
+another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
+per run in ``build/simulate``, named by what determines them (plan, release, the code of simulator and
+scheduler class), so an interrupted bench goes on where it was. The order is that of the cells, so a bench
+that is stopped has the most informative ones. Pages: ``docs/simulate-results.md`` and
+``docs/img/simulate-*.svg``, from whatever results there are; the page says what ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallproof import spread
+from stallproof.errors import StallproofError
+from stallproof.simulate import workload
+from stallproof.simulate.plan import Plan, Store, Work
+from stallproof.simulate.spawn import close_kept, run_case
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import simulate_report
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / "build" / "simulate"
+#: code on which a result depends: the simulator for both schedulers, the class for ours
+SIMULATOR = ("simulate/engine.py", "simulate/worker.py", "simulate/connector.py", "simulate/workload.py")
+SCHEDULERS = ("stock", "stallproof")
+#: Stated device coefficients: the scale of a 70B model on a few accelerators. Not a claim about any device.
+DEVICE = "base=0.04,per_prefill_token=0.00008,per_decode_token=0.0002"
+MOONCAKE = ("mooncake", "mooncake/conversation_trace.jsonl", 0.16)
+AZURE = ("azure conv", "azure/AzureLLMInferenceTrace_conv.csv", 0.2)
+NONE = Store()
+PD = Store(kind="pd", latency=0.02, bandwidth=5000)
+OFFLOAD = Store(kind="offload", latency=0.005, bandwidth=10000, capacity=40000)
+LOSSY = Store(kind="pd", latency=0.02, bandwidth=5000, p_fail=0.02, p_lost=0.01)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the results. ``pool``: usable blocks in multiples of the trace's largest request.
+
+    ``share``: of the trace's conversations that the simulated instance gets.
+    """
+
+    group: str
+    version: str
+    name: str
+    path: str
+    share: float
+    pool: float
+    store: Store = NONE
+    length: float = 0.0  #: seconds of the slice; 0: the bench's
+    options: tuple[tuple[str, str], ...] = ()  #: settings of our class, by environment variable
+
+    @property
+    def label(self) -> str:
+        said = "".join(f" {k.removeprefix('STALLPROOF_')}={v}" for k, v in self.options)
+        return f"{self.group} {self.name} {self.version} pool {self.pool:g}{said}"
+
+
+def _cells() -> Iterator[Cell]:
+    """The most informative ones first."""
+    new, pd_share = "0.32.0", 0.18  # a decode node does no prefill, so it takes more requests
+    pd, tight = (*MOONCAKE[:2], pd_share), 1.05
+    for pool in (tight, 2.0):
+        yield Cell("sweep", new, *AZURE, pool)
+        yield Cell("sweep", new, *MOONCAKE, pool)
+    yield Cell("pd", new, *pd, tight, PD)
+    yield Cell("offload", new, *MOONCAKE, tight, OFFLOAD)
+    yield Cell("lossy", new, *pd, 1.4, LOSSY, options=(("STALLPROOF_LOAD_DEADLINE_S", "30"),))
+    for old in ("0.28.0", "0.23.0"):
+        yield Cell("pd", old, *pd, tight, PD)
+        yield Cell("sweep", old, *AZURE, tight)
+    for pool in (1.4, 8.0, 3.0):
+        yield Cell("sweep", new, *AZURE, pool)
+        yield Cell("sweep", new, *MOONCAKE, pool)
+    for old in ("0.28.0", "0.23.0"):
+        yield Cell("offload", old, *MOONCAKE, tight, OFFLOAD)
+        yield Cell("sweep", old, *MOONCAKE, tight)
+        yield Cell("sweep", old, *MOONCAKE, 2.0)
+    yield Cell("pd", new, *pd, 2.0, PD)
+    yield Cell("offload", new, *MOONCAKE, 2.0, OFFLOAD)
+    for p in ("0", "2"):  # tuning of P; the default is in the other cells
+        for name in (AZURE, (*MOONCAKE[:2], pd_share)):
+            store = PD if name[0] == "mooncake" else NONE
+            yield Cell("patience", new, *name, tight, store, options=(("STALLPROOF_PATIENCE", p),))
+    for pool in (tight, 3.0):
+        yield Cell("hour", new, *MOONCAKE, pool, length=3600.0)
+
+
+CELLS = tuple(_cells())
+#: the first seconds of the slices of the seeds: spread over the hour of every trace
+SPAN = 3500.0
+
+
+@cache
+def largest(path: Path) -> int:
+    """Tokens of the largest request of a trace."""
+    read = workload.mooncake if path.suffix == ".jsonl" else workload.azure
+    return max(j.prompt + j.output for j in read(path))
+
+
+def plan_of(cell: Cell, seed: int, seeds: int, scheduler: str, traces: Path, length: float) -> Plan:
+    """The run of one seed."""
+    span = cell.length or length
+    start = 0.0 if span >= SPAN else round(seed * (SPAN - span) / max(1, seeds - 1), 1)
+    return Plan(
+        work=Work(
+            path=str((traces / cell.path).resolve()), start=start, length=span, share=cell.share, jitter=2.0,
+            seed=seed,
+        ),
+        scheduler=scheduler, blocks=math.ceil(cell.pool * largest(traces / cell.path) / 16), store=cell.store,
+        latency=DEVICE, seed=seed, horizon=1800.0, slo_ttft=30.0, slo_itl=0.3,
+        options=dict(cell.options) if scheduler != "stock" else {},
+    )  # fmt: skip
+
+
+@cache
+def code(scheduler: str) -> str:
+    """Fingerprint of the code that a result of ``scheduler`` depends on."""
+    base = ROOT / "impl" / "stallproof"
+    files = [base / f for f in SIMULATOR]
+    if scheduler != "stock":
+        files += sorted((base / "core").glob("*.py")) + sorted((base / "vllm").glob("*.py"))
+    text = b"".join(p.read_bytes() for p in files)
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def key(version: str, plan: Plan) -> str:
+    """Name of a result: equal for equal runs."""
+    raw = msgspec.to_builtins(plan)
+    raw["work"]["path"] = Path(plan.work.path).name
+    text = json.dumps([version, raw, code(plan.scheduler)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def run(cells: list[Cell], a: argparse.Namespace) -> None:
+    """Run what has no result yet; each result is written as it comes."""
+    todo = []
+    for cell in cells:
+        for seed in range(a.seeds):
+            for scheduler in SCHEDULERS:
+                plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
+                target = CACHE / f"{key(cell.version, plan)}.json"
+                if not target.exists():
+                    todo.append((cell, seed, plan, target))
+    print(f"{len(todo)} runs to do", flush=True)
+    begin = time.monotonic()
+
+    def done(i: int, result: dict[str, Any]) -> None:
+        cell, seed, plan, target = todo[i]
+        kept = {
+            "cell": cell.label, "seed": seed, "scheduler": plan.scheduler, "vllm": result["version"],
+            "code": code(plan.scheduler), "plan": msgspec.to_builtins(plan), "summary": result["summary"],
+        }  # fmt: skip
+        spare = target.with_suffix(".tmp")
+        spare.write_text(json.dumps(kept))
+        spare.replace(target)
+        s = result["summary"]
+        print(
+            f"{time.monotonic() - begin:6.0f} s  {cell.label} seed {seed} {plan.scheduler}: "
+            f"{s['completed']} of {s['requests']}, {s['preemptions']} preemptions, {s['wall_s']:.1f} s",
+            flush=True,
+        )
+
+    cases = [{"version": c.version, "plan": msgspec.to_builtins(p)} for c, _, p, _ in todo]
+    where = spread.Where(jobs=a.jobs, ray=a.ray)
+    try:
+        spread.run(run_case, cases, where, on_done=done, label=lambda c: c["plan"]["scheduler"])
+    finally:
+        close_kept()
+
+
+def results(cells: list[Cell], a: argparse.Namespace) -> dict[Cell, list[dict[str, dict[str, Any]]]]:
+    """What there is: per cell, one ``{scheduler: summary}`` per seed for which both have run."""
+    out: dict[Cell, list[dict[str, dict[str, Any]]]] = {}
+    for cell in cells:
+        for seed in range(a.seeds):
+            pair = {}
+            for scheduler in SCHEDULERS:
+                plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
+                path = CACHE / f"{key(cell.version, plan)}.json"
+                if path.exists():
+                    pair[scheduler] = json.loads(path.read_text())["summary"]
+            if len(pair) == len(SCHEDULERS):
+                out.setdefault(cell, []).append(pair)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "data" / "traces")
+    parser.add_argument("--minutes", type=float, default=10.0, help="length of a slice")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--only", action="append", help="group of cells: " + ", ".join(sorted({c.group for c in CELLS}))
+    )
+    parser.add_argument("--cells", type=int, default=0, help="the first so many cells only")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 cells, 2 seeds, slices of 1 minute; writes no page"
+    )
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--ray", help="address of a Ray cluster")
+    parser.add_argument("--no-run", action="store_true", help="pages from the results that there are")
+    a = parser.parse_args()
+    cells = [c for c in CELLS if not a.only or c.group in a.only]
+    if a.quick:
+        a.minutes, a.seeds, cells = 1.0, 2, [c for c in cells if not c.length and c.pool == 1.05][:3]
+    cells = cells[: a.cells or None]
+    missing = [c.path for c in cells if not (a.traces / c.path).exists()]
+    if missing:
+        print(f"no {missing[0]} below {a.traces}\nremedy: --traces FOLDER", file=sys.stderr)
+        return 2
+    CACHE.mkdir(parents=True, exist_ok=True)
+    try:
+        if not a.no_run:
+            run(cells, a)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    except StallproofError as exc:
+        print(exc, file=sys.stderr)
+        return int(exc.code)
+    found = results(cells, a)
+    planned = dict.fromkeys(cells, a.seeds)
+    text = simulate_report.tables(found, planned, a.minutes)
+    print(text)
+    if not a.quick:
+        docs = ROOT / "docs"
+        (docs / "simulate-results.md").write_text(simulate_report.page(text, found, planned, a, DEVICE))
+        for name, picture in simulate_report.pictures(found):
+            (docs / "img" / name).write_text(picture)
+    return 1 if any(p["stallproof"]["stranded"] for pairs in found.values() for p in pairs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
