@@ -5,6 +5,8 @@ what it left behind. A finding counts as root cause X only if all of these hold:
 
 * X's scenario of the test suite breaks the same property on the hunted release, with the same cause: the
   signature of the shrunk finding names no kind of request, block or step that X's does not,
+* the shrunk scenario uses what X's scenario is about (a lost report, a session, look-ahead, ...; all but
+  :data:`FREE`), and nothing of that kind that X's scenario does not use,
 * on every release where X's scenario is expected to fail, the shrunk scenario breaks that property, too,
 * on every release where X's scenario is expected to pass, it does not.
 
@@ -26,9 +28,17 @@ from stallproof.hunt import finding as findings
 from stallproof.hunt.causes import Answer, causes
 from stallproof.hunt.finding import Finding
 from stallproof.hunt.search import within
+from stallproof.hunt.space import needs
 from stallproof.scenario import Scenario
 
+#: circumstances that many stalls can do with or without
+FREE = frozenset((
+    "several batches in flight", "several requests", "a chunk cap", "whole prompts", "loose admission",
+    "prefix caching", "zeroing", "a load", "a send", "newcomers", "not yet", "a late report", "policy fail",
+))  # fmt: skip
+
 Row = tuple[Path, Finding, Scenario]
+Answers = dict[str, Answer]  #: release -> what a scenario breaks there, and why
 
 
 def read(folders: Iterable[Path]) -> list[Row]:
@@ -37,23 +47,32 @@ def read(folders: Iterable[Path]) -> list[Row]:
     return sorted((r for r in rows if r[1].scheduler == "stock"), key=lambda r: (r[1].version, r[1].seconds))
 
 
-def known(versions: Iterable[str]) -> dict[tuple[str, str], dict[str, Answer]]:
-    """(id of a scenario) on a release -> what it breaks there, and why."""
-    every = [s for s in scenario.load_all("tests/scenarios") if not s.engine.base]
-    got: dict[tuple[str, str], dict[str, Answer]] = {}
-    for v in versions:
-        which = [s for s in every if not s.versions or v in s.versions]
-        for s, answer in zip(which, causes(v, "stock", which), strict=True):
-            got.setdefault((s.id, s.source[0]), {})[v] = answer
-    return got
+def judge(rows: list[Row], every: list[Scenario], up: list[str]) -> tuple[list[Answers], dict[str, Answers]]:
+    """What each finding shows on each release, and each scenario of the suite on the releases hunted on.
+
+    One engine process per release runs them all.
+    """
+    hunted = {f.version for _, f, _ in rows}
+    seen: list[Answers] = [{} for _ in rows]
+    judged: dict[str, Answers] = {s.id: {} for s in every}
+    for v in up:
+        which = [s for s in every if v in hunted and (not s.versions or v in s.versions)]
+        print(f"vLLM {v}: {len(rows)} findings, {len(which)} scenarios", file=sys.stderr, flush=True)
+        answers = causes(v, "stock", [s for _, _, s in rows] + which)
+        for k, answer in enumerate(answers[: len(rows)]):
+            seen[k][v] = answer
+        for s, answer in zip(which, answers[len(rows) :], strict=True):
+            judged[s.id][v] = answer
+    return seen, judged
 
 
-def fits(x: Scenario, judged: dict[str, Answer], f: Finding, seen: dict[str, Answer]) -> bool:
-    """Whether finding ``f``, which on each release showed ``seen``, is the root cause of ``x``."""
-    here = judged.get(f.version)
-    if here is None or f.property not in here.causes:
+def fits(x: Scenario, judged: Answers, f: Finding, s: Scenario, seen: Answers) -> bool:
+    """Whether finding ``f`` with scenario ``s``, which on each release showed ``seen``, is that of ``x``."""
+    here, mine = judged.get(f.version), seen[f.version].causes.get(f.property)
+    if here is None or mine is None or not within(mine, here.causes.get(f.property, "")):
         return False
-    if not within(f.cause, here.causes[f.property]):
+    about, uses = set(needs(x)) - FREE, set(needs(s)) - FREE
+    if about != uses:
         return False
     for v, answer in seen.items():
         if x.versions and v not in x.versions:
@@ -74,18 +93,14 @@ def main() -> int:
         print("no findings on stock below these folders", file=sys.stderr)
         return 2
     up = [v for v in engines.MATRIX if engines.is_up(v)]
-    seen: list[dict[str, Answer]] = [{} for _ in rows]
-    for v in up:
-        print(f"vLLM {v}: {len(rows)} findings", file=sys.stderr, flush=True)
-        for k, answer in enumerate(causes(v, "stock", [s for _, _, s in rows])):
-            seen[k][v] = answer
-    judged = known({f.version for _, f, _ in rows})
-    every = {s.id: s for s in scenario.load_all("tests/scenarios")}
+    every = [s for s in scenario.load_all("tests/scenarios") if not s.engine.base]
+    seen, judged = judge(rows, every, up)
     found: dict[str, list[int]] = defaultdict(list)
-    for k, (_, f, _) in enumerate(rows):
-        for (sid, _), answers in judged.items():
-            if fits(every[sid], answers, f, seen[k]):
-                found[every[sid].source[0]].append(k)
+    for k, (_, f, s) in enumerate(rows):
+        for x in every:
+            if fits(x, judged[x.id], f, s, seen[k]) and k not in found[x.source[0]]:
+                found[x.source[0]].append(k)
+    found = {c: ks for c, ks in found.items() if ks}
     text = page(rows, seen, found, up)
     if args.output:
         args.output.write_text(text, encoding="utf-8")
