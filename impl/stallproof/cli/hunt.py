@@ -92,8 +92,10 @@ def _plain(hunt: Hunt) -> dict:
 
 def _line(hunt: Hunt) -> str:
     state = hunt.corpus.state
-    rate = state.cases / state.seconds if state.seconds else 0.0
-    return f"{state.cases:,} cases ({rate:.1f}/s), {state.coverage:,} behaviours, {len(hunt.found)} findings"
+    return (
+        f"{state.cases:,} cases, {sum(state.cpu.values()):.0f} s of CPU, {state.coverage:,} behaviours, "
+        f"{len(hunt.found)} findings"
+    )
 
 
 @contextmanager
