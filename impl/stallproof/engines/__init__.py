@@ -45,6 +45,9 @@ class Engine:
         env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         env.setdefault("VLLM_NO_USAGE_STATS", "1")
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        # vLLM keeps one file per model class and looks at it anew, in a process of its own, when the file is
+        # another release's: several seconds at every start where releases take turns.
+        env.setdefault("VLLM_CACHE_ROOT", str(cache.root() / "vllm" / self.version))
         # A tiny model gains nothing from more threads, and on a busy machine they wait for each other.
         env.setdefault("OMP_NUM_THREADS", "1")
         env.update(self.extra_env)
