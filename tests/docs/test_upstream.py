@@ -15,7 +15,7 @@ from stallproof.errors import StallproofError
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-N1, N2 = (ROOT / "docs" / "upstream" / n for n in ("n1", "n2"))
+N1, N2, N4 = (ROOT / "docs" / "upstream" / n for n in ("n1", "n2", "n4"))
 sys.path.insert(0, str(ROOT / "tests" / "vllm_class" / "upstream"))
 
 
@@ -105,3 +105,14 @@ def test_n2_passes_with_the_patch_and_so_do_the_tests_of_failed_loads(tmp_path: 
     assert set(RETRIES) <= set(got)
     assert len(got) > 5
     assert set(got.values()) == {"passed"}
+
+
+def test_n4_fails_on_stock(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, None, extra=N4 / "test_lora_limit_in_flight.py")
+    assert set(got) == {"test_max_loras_counts_requests_in_flight"}
+    assert "max_loras" in next(iter(got.values())) or "AssertionError" in next(iter(got.values()))
+
+
+def test_n4_passes_with_the_patch(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, N4 / "fix.patch", extra=N4 / "test_lora_limit_in_flight.py")
+    assert got == {"test_max_loras_counts_requests_in_flight": "passed"}
