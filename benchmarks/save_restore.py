@@ -1,30 +1,60 @@
-"""What saving evicted blocks would bring: `stallproof simulate` without and with a store, as one table.
+"""What saving evicted blocks would bring: the simulator without and with a store, as one Markdown table.
 
-``.venv/bin/python benchmarks/save_restore.py [--vllm 0.32.0] [--requests 400] [--cost 0.0001]``. The
-scheduler and its decisions are the same; only what a recomputed token costs differs
-(``simulate/save_restore.py``).
+``.venv/bin/python benchmarks/save_restore.py [--vllm 0.32.0] [--requests 400] [--cost 0.0001]``, or
+``make bench-save-restore``. The scheduler and its rules are the same; only what a recomputed token costs
+differs (``simulate/save_restore.py``). One engine process runs all plans.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
+from typing import Any
 
-#: name, options of `stallproof simulate`: pressure from a small pool, without and with loads
-LOADS = {
-    "no connector": [],
-    "shared store, loads": ["--store", "store", "--store-capacity", "3000"],
-    "prefill/decode pair": ["--store", "pd"],
+import msgspec
+
+from stallproof import engines
+from stallproof.errors import StallproofError
+from stallproof.simulate.plan import Plan, Store, Work
+
+#: name -> what differs: loads, and whether freed blocks stay in the prefix cache until they are reused
+LOADS: dict[str, dict[str, Any]] = {
+    "no connector, no prefix cache": {"prefix_caching": False},
+    "no connector, prefix cache": {},
+    "prefill/decode pair": {"store": Store(kind="pd"), "prefix_caching": False},
 }
-STORES = (0, 200, 2000)
+STORES = (0, 50, 2000)
 COLUMNS = (
-    ("recomputed_tokens", "{:,.0f}"), ("restored_tokens", "{:,.0f}"), ("saved_blocks", "{:,.0f}"),
-    ("unsaved_blocks", "{:,.0f}"), ("store_peak_blocks", "{:,.0f}"), ("ttft_p95_s", "{:.2f}"),
-    ("itl_p95_s", "{:.4f}"), ("goodput_rps", "{:.2f}"), ("virtual_s", "{:.1f}"),
+    ("preemptions", "{:,.0f}"), ("evictions", "{:,.0f}"), ("recomputed_tokens", "{:,.0f}"),
+    ("restored_tokens", "{:,.0f}"), ("unsaved_blocks", "{:,.0f}"), ("store_peak_blocks", "{:,.0f}"),
+    ("ttft_p95_s", "{:.2f}"), ("itl_p99_s", "{:.4f}"), ("virtual_s", "{:.2f}"),
 )  # fmt: skip
+
+
+def results(version: str, plans: list[Plan]) -> list[dict[str, Any]]:
+    """Summaries. Raises StallproofError if the engine is missing, RuntimeError if a plan fails."""
+    engine = engines.get(version)
+    read, write = os.pipe()
+    with tempfile.TemporaryFile() as noise, os.fdopen(read) as lines:
+        proc = subprocess.Popen(
+            [str(engine.python), "-m", "stallproof.simulate", str(write)],
+            env=engine.env({"OMP_NUM_THREADS": "1"}), stdin=subprocess.PIPE, stdout=noise, stderr=noise,
+            pass_fds=(write,), text=True,
+        )  # fmt: skip
+        os.close(write)
+        assert proc.stdin is not None
+        proc.stdin.write("".join(json.dumps(msgspec.to_builtins(p)) + "\n" for p in plans))
+        proc.stdin.close()
+        said = [json.loads(line) for line in lines]
+        proc.wait()
+    for x in said:
+        if "error" in x:
+            raise RuntimeError(x["error"])
+    return [x["result"]["summary"] for x in said if "result" in x]
 
 
 def main() -> int:
@@ -35,25 +65,30 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=400)
     parser.add_argument("--cost", type=float, default=0.0001)
     args = parser.parse_args()
-    tool = Path(sys.executable).with_name("stallproof")
+    cases = [(load, store) for load in LOADS for store in STORES]
+    plans = [
+        Plan(
+            work=Work(synthetic=args.requests, rate=args.rate),
+            scheduler="stallproof",
+            blocks=args.blocks,
+            max_model_len=2048,
+            save_restore=store,
+            move_cost=args.cost,
+            **LOADS[load],
+        )
+        for load, store in cases
+    ]
+    try:
+        found = results(args.vllm, plans)
+    except StallproofError as e:
+        print(e, file=sys.stderr)
+        return int(e.code)
     names = [n.replace("_", " ").removesuffix(" s") for n, _ in COLUMNS]
     print(f"| workload | store (blocks) | {' | '.join(names)} |")
     print("|---" * (len(names) + 2) + "|")
-    for load, options in LOADS.items():
-        for store in STORES:
-            command = [
-                str(tool), "simulate", "--synthetic", str(args.requests), "--rate", str(args.rate),
-                "--blocks", str(args.blocks), "--max-model-len", "2048", "--scheduler", "stallproof",
-                "--vllm", args.vllm, "--save-restore", str(store), "--move-cost", str(args.cost), "--json",
-                *options,
-            ]  # fmt: skip
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-            if run.returncode > 1:
-                print(run.stderr[-2000:], file=sys.stderr)
-                return run.returncode
-            r = json.loads(run.stdout)["runs"][0]
-            cells = [form.format(r[name]) if name in r else "-" for name, form in COLUMNS]
-            print(f"| {load} | {store or 'none'} | {' | '.join(cells)} |", flush=True)
+    for (load, store), r in zip(cases, found, strict=True):
+        cells = [form.format(r[name]) if name in r else "-" for name, form in COLUMNS]
+        print(f"| {load} | {store or 'none'} | {' | '.join(cells)} |")
     return 0
 
 

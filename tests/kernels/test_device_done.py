@@ -106,3 +106,26 @@ def test_off_unless_asked() -> None:
     assert wanted({"STALLPROOF_DEVICE_FENCES": "1"})
     with pytest.raises(BadInput, match="STALLPROOF_DEVICE_FENCES='maybe'"):
         wanted({"STALLPROOF_DEVICE_FENCES": "maybe"})
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_as_a_plugin_over_the_usual_processes(tmp_path: Path) -> None:
+    """The step's number and the mark cross the processes; nothing but the environment asks for it."""
+    engines = pytest.importorskip("stallproof.engines")
+    if not engines.is_up(VERSION):
+        pytest.skip(f"vLLM {VERSION} is not installed; make engines")
+    from stallproof.trace import checker
+
+    trace, log = tmp_path / "run.jsonl", tmp_path / "log"
+    script = str(DRIVER.with_name("engine_processes.py"))
+    with log.open("w") as out:  # not a pipe: the engine's processes would keep it open
+        engines.get(VERSION).run(
+            [script, "stallproof.vllm.recording.GuardedAsyncScheduler"],
+            extra_env={"STALLPROOF_DEVICE_FENCES": "1", "STALLPROOF_TRACE": str(trace)},
+            stdout=out, stderr=out, timeout=300,
+        )  # fmt: skip
+    assert "TOKENS {'first': 5, 'second': 30}" in log.read_text(), log.read_text()[-3000:]
+    found = checker.check([str(trace)])
+    assert not found.violations, found.violations[:1]
+    assert min(marks(str(trace))) >= 0, "on CPU a step is over before its output"
