@@ -375,6 +375,36 @@ def case_session_gives_its_blocks_up(series: str) -> None:
     rig.all_done()
 
 
+def _session_and_load(cls: str, idle: bool) -> Rig:
+    """S holds 7 of 10 blocks between turns, or waits with its next turn; A wants to load 6."""
+    rig = Rig(cls, blocks=10, depth=1, role="kv_both", prefix_caching=False, max_num_seqs=2 if idle else 1)
+    rig.add("S", 100, 4, resumable=True)
+    for _ in range(8):
+        rig.step()
+    assert rig.s.requests["S"].status.name == "WAITING_FOR_STREAMING_REQ"
+    if not idle:
+        rig.add("Q", 16, 60)  # has the only seat
+        rig.step()
+        rig.add("S", 20, 4, resumable=True, salt="turn 2")
+    rig.add("A", 96, 4, tokens=96)
+    for _ in range(20):
+        rig.step()
+    return rig
+
+
+def case_load_start_takes_an_idle_sessions_blocks(series: str) -> None:
+    """The one eviction whose target does not run in the same call: a session between turns gives way."""
+    stock = _session_and_load("stock", idle=True)
+    assert not stock.started and "A" not in stock.finished, "vLLM's own class starts the load here"
+    rig = _session_and_load(OURS, idle=True)
+    assert [r for _, r, _ in rig.started] == ["A"] and "A" in rig.finished
+    assert [(e.r, e.target) for e in rig.of(T.Evict)] == [("S", "A")]
+    rig.abort("S")
+    rig.all_done()
+    rig = _session_and_load(OURS, idle=False)  # with a turn to compute it competes: no load takes its blocks
+    assert not rig.of(T.Evict) and not rig.started
+
+
 def case_running_list_stays_in_order(series: str) -> None:
     """A resumed older request is not the next victim although the engine appended it last."""
     rig = Rig(OURS, blocks=12, depth=2, role="kv_both", prefix_caching=False)

@@ -80,8 +80,6 @@ class AllocationPart(Engine):
     def _sp_refused(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The pool has too few blocks: evict holders if that is sure to help."""
         self._sp_call.target = request
-        if request.status is not self._sp_running and kwargs.get("delay_cache_blocks"):
-            return None  # a load start does not run in this call
         try:
             plan = self._sp_plan(request, args, kwargs)
         except Exception as exc:
@@ -131,10 +129,16 @@ class AllocationPart(Engine):
         return found
 
     def _sp_plan(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Which holders to evict so that ``request`` runs now; None if none, or no set suffices."""
+        """Which holders to evict so that ``request`` runs now; None if none, or no set suffices.
+
+        A load start does not run in this call, so only sessions between turns give their blocks up for it:
+        they compete with nobody (spec: ``CommitVictims``, the one exception of EvictCoupled).
+        """
         if not self._sp_settings.active("Commit"):
             return None
         parked = [r for r in self._sp_parked() if r is not request]
+        if kwargs.get("delay_cache_blocks") and request.status is not self._sp_running:
+            parked = [r for r in parked if r.status is self._sp_between_turns]
         if not parked:
             return None
         refs: dict[int, int] = {}
