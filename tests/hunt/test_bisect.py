@@ -67,7 +67,7 @@ def test_a_scenario_file_must_say_what_to_look_for(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_on_the_releases_of_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that came and went, with two processes; the finding remembers it, and says so as JSON."""
     s = scenario.load(SCENARIOS / "cascade-49674.toml")
@@ -91,7 +91,7 @@ def test_on_the_releases_of_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_command_on_a_scenario_file() -> None:
     """Releases by a list; what is refused is one line."""
     wedge = str(SCENARIOS / "wedge-57841.toml")

@@ -179,7 +179,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", engines.CI)
 def test_shows_the_fault_where_it_is_and_only_there(version: str, folder: Path) -> None:
     got = ran(version, folder)
@@ -202,7 +202,7 @@ def test_shows_the_fault_where_it_is_and_only_there(version: str, folder: Path) 
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_as_a_program(tmp_path: Path) -> None:
     """By itself, as somebody else would run it: exit code 1 and one line with the reason at the end."""
     engine = engines.get("0.23.0")

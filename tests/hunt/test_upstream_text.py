@@ -29,7 +29,7 @@ def test_its_name_and_its_head() -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_in_the_engines_own_python(tmp_path: Path) -> None:
     control = load("lost-load-35943")
     control.id = "answered-load"
