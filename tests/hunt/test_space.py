@@ -160,6 +160,14 @@ def test_an_environment_that_breaks_its_side_is_refused() -> None:
     assert "report" in space.refused(s)
 
     s = plain()
+    s.request[0].load = scenario.Load(tokens=7, again=True)
+    assert space.refused(s) == ""
+    s.request[0].load.tokens = 8
+    assert "had again" in space.refused(s)
+    s.request[0].load = scenario.Load(tokens=4, again=True, outcome="fail")
+    assert "had again" in space.refused(s)
+
+    s = plain()
     s.request[0].send = scenario.Send(outcome="with_recv")
     assert "nobody asked" in space.refused(s)
 

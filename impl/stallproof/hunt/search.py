@@ -150,6 +150,8 @@ class Hunter:
             return
         small, final = self._shorter(small, prop, final)
         key, uses = _key(prop, final.causes[prop]), frozenset(space.needs(small))
+        if key[0] != prop:
+            uses = frozenset()  # whatever it needs besides
         before = self.known.setdefault(key, [])
         if any(uses >= b for b in before):  # the same in more words
             self.tell("again", {"property": prop, "cause": key[1]})

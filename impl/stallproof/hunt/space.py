@@ -111,6 +111,7 @@ class Maker:
             outcome=rng.choice(out),  # type: ignore[arg-type]
             again=self.has("again"),
         )
+        load.again = load.again and load.outcome == "ok"
         if load.again:
             load.tokens = min(load.tokens, prompt - 1)
         if self.has("late", 0.3):
@@ -271,8 +272,9 @@ def refused(s: Scenario) -> str:
     if any(q.send and q.send.outcome == "with_recv" and not (q.load and q.load.mode == "async")
            for q in s.request):  # fmt: skip
         return "a receive is reported that nobody asked for"
-    if any(q.load and q.load.again and q.load.tokens >= q.prompt for q in s.request):
-        return "a load that can be had again leaves a token to compute"
+    again = [q for q in s.request if q.load and q.load.again]
+    if any(q.load and (q.load.tokens >= q.prompt or q.load.outcome != "ok") for q in again):
+        return "a load that can be had again succeeds, and leaves a token to compute"
     if needed(s) > _LONGEST:
         return "it takes too long to be judged"
     if any(q.prefix_tokens and not q.prefix for q in s.request):
