@@ -40,7 +40,7 @@ def test_bounded_paid_for_and_off_by_default() -> None:
     assert off["recomputed_tokens"] > 100
     assert "saved_blocks" not in off
     assert on["restored_tokens"] > 0
-    assert on["recomputed_tokens"] < off["recomputed_tokens"]
+    assert on["restored_tokens"] > off["recomputed_tokens"] // 2
     assert on["unsaved_blocks"] == 0
     assert small["store_peak_blocks"] <= 10
     assert small["unsaved_blocks"] > 0

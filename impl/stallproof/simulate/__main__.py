@@ -83,7 +83,6 @@ def one(plan: Any, say: Any) -> dict[str, Any]:
     summary["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     if saves is not None:
         summary |= saves.summary()
-        summary["recomputed_tokens"] -= saves.restored_tokens
     return {
         "version": str(vllm.__version__),
         "summary": summary,

@@ -80,7 +80,10 @@ class SaveRestore:
         return seconds + blocks * self.cost
 
     def summary(self) -> dict[str, int]:
-        """Blocks saved, brought back and not saved (no room), tokens that were not computed again."""
+        """Blocks saved, brought back and not saved (no room); tokens that were moved, not computed again.
+
+        The scheduler's own ``recomputed_tokens`` stay as they are: it schedules restored tokens, too.
+        """
         return {
             "saved_blocks": self.saved,
             "restored_blocks": self.restored,
