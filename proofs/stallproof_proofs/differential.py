@@ -376,10 +376,12 @@ def run(
         c = random_constants(rng, Fcfs=rng.random() < 0.5)
         sample = list(ghosts(c, 600))
         differ = Differ(c, report, mutate)
-        # half of the states at random, half where blocks are short: refusals, evictions, preemptions
-        picked = rng.sample(sample, min(12, len(sample)))
+        # at random; where blocks are short: refusals, evictions, preemptions; where several compete
+        picked = rng.sample(sample, min(8, len(sample)))
         tight = [x for x in sample if x[0].run and x[0].wq and x[0].free <= 1]
-        for S, pf in picked + rng.sample(tight, min(12, len(tight))):
+        many = [x for x in sample if len(x[0].run) > 1 or "held" in x[0].st or "received" in x[0].st]
+        picked += rng.sample(tight, min(8, len(tight))) + rng.sample(many, min(8, len(many)))
+        for S, pf in picked:
             differ.compare(S, pf)
         if progress:
             progress(report)

@@ -26,7 +26,21 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
     "NoWedge": (("NoWedge",), ""),
     "LoopRank": (("RunLoop", "AdmLoop", "Patience"), "iterations"),
     "Termination": (("Decreases", "NoWedge"), "lexicographic"),
-    "NoStarvation": (("Decreases", "Drain", "NoInversion", "NoWedge", "PreemptPaid"), "starvation_glue"),
+    "NoStarvation, with patience": (
+        (
+            "NoStarvation",
+            "Bypass",
+            "Patience.steps",
+            "Decreases",
+            "Drain",
+            "NoInversion",
+            "NoWedge",
+            "PreemptPaid",
+        ),
+        "starvation_glue",
+    ),
+    "Bypass bound": (("Bypass",), "watched"),
+    "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
     "Feasible (tested again in each call)": (("promoted",), ""),
 }

@@ -33,9 +33,9 @@ def test_every_kind_of_iteration_is_seen() -> None:
         {"run_loop": {**iterations.RUN, "go_on": z3.And(loops.go_on, loops.h2 == loops.h + 1)}},
         {"run_loop": {"go_on": loops.go_on}},
         {"adm_loop": {n: r for n, r in iterations.ADM.items() if n != "load"}},
-        {"adm_loop": {**iterations.ADM, "admit_holder": z3.And(loops.admit_holder, loops.u2 == loops.u)}},
+        {"adm_loop": {n: r for n, r in iterations.ADM.items() if n != "skip"}},
     ],
-    ids=["served adds a holder", "no preemption", "no load start", "an admitted holder stays unseen"],
+    ids=["served adds a holder", "no preemption", "no load start", "nobody is passed"],
 )
 def test_a_wrong_iteration_shows_a_difference(wrong: dict) -> None:
     assert iterations.run(seed=1, iterations=600, **wrong).found

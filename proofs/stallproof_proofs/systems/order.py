@@ -12,8 +12,8 @@ steps in flight. A request is never reused: an arrival is a new one, so ``ord`` 
 Ghosts, which no guard of an engine reads: ``pf`` (running, no token committed since its admission),
 ``moved`` and ``acted``, ``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
 and ``heard`` (non-holders served or asked in the call), ``dw``/``hasd`` (a request whose measure has gone
-down in the call), and the state at the beginning of the call (``c1s`` to ``c4s``, ``phs``, ``owns``, ``sts``,
-``nfls``).
+down in the call), the state at the beginning of the call (``c1s`` to ``c4s``, ``owns``, ``sts``, ``nfls``,
+and ``phs``, which ``Wait`` reads: steps in flight then, not the one being built).
 """
 
 from __future__ import annotations

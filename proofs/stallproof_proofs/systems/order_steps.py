@@ -222,7 +222,7 @@ def run_loop(s: State) -> list[Action]:
                 "free_hands": z3.Not(s.hast()),
                 "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
-                "in_flight": z3.Exists([q], s.ph(q) > 0),
+                "in_flight": z3.Exists([q], s.phs(q) > 0),  # CanFree: not the step being built
             },
             {**const(mode=CLOSED, patient=True), **mark(s, "refused", r0)},
             (r0,),
