@@ -28,6 +28,31 @@ VERSIONS = tuple(os.environ.get("STALLPROOF_MATRIX", " ".join(engines.CI)).split
 #: seeds that once found a fault of ours, of the recorder's or of the harness's; always run
 FOUND = (23, 45, 48)
 
+#: drawn and shrunk by Hypothesis: the load of an aborted request has ended, its send takes longer than the
+#: load's deadline; the load must not be given up (its blocks would wait for a second report for ever)
+ENDED_LOAD = """
+id = "ended-load"
+title = "a load that has ended does not expire"
+source = ["generated"]
+steps = 90
+[engine]
+blocks = 5
+depth = 1
+budget = 32
+role = "kv_both"
+[[request]]
+id = "a"
+prompt = 2
+abort = 1
+must_finish = false
+load = { tokens = 2, delay = 1 }
+send = { delay = 25 }
+[[request]]
+id = "b"
+prompt = 8
+max_tokens = 60
+"""
+
 on_engine = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(3600)]
 
 
@@ -77,6 +102,16 @@ class TestEngines:
         copies = tuple(map(int, worker.version.split(".")[:2])) >= (0, 28)
         for c in CLASSES:
             assert (r[c].events["pin"] > 0) == (r[c].events["unpin"] > 0) == copies
+
+    def test_a_load_that_has_ended_does_not_expire(self, worker):
+        (answer,) = worker.ask([{"toml": ENDED_LOAD}])
+        o = Outcome()
+        o.add("ended-load", answer["stallproof"])
+        wrong = o.violations or o.harness or o.errors
+        assert not wrong
+        assert o.events["recv"] == 1
+        assert o.events["stored"] == 1
+        assert not o.events["quarantine"]
 
     def test_drawn_workloads(self, worker):
         @settings(

@@ -36,35 +36,35 @@ class Clause(NamedTuple):
 CLAUSES: dict[str, Clause] = {
     "StepsInOrder": Clause(
         ("StepOrder",), "a step is processed while a younger one is in flight",
-        "a step is processed one too early", 100, 100,
+        "a step is processed one too early", 200, 200,
     ),
     "Depth": Clause(
         ("StepOrder",), "a call leaves D > 1 steps in flight",
-        "one batch less may be in flight", 100, 100,
+        "one batch less may be in flight", 200, 200,
     ),
     "TouchingCallsAreSteps": Clause(
         ("StepOrder",), "a call hands out or shares blocks",
-        "a call that hands out blocks dispatches no step", 400, 400,
+        "a call that hands out blocks dispatches no step", 150, 150,
     ),
     "DeviceInOrder": Clause(
         ("StepOrder",), "a step is processed that touched blocks which were given up meanwhile",
-        "the device-done mark goes back", 10, 10,
+        "the device-done mark goes back", 5, 5,
     ),
     "FreshFromPool": Clause(
         ("Conservation", "OneOwner"), "a block is handed out",
-        "a block that another request holds is handed out", 1000, 1000,
+        "a block that another request holds is handed out", 400, 400,
     ),
     "FreeOnlyHeld": Clause(
         ("NoDoubleFree",), "a block is given up",
-        "a block is given up that its request does not hold", 1000, 1000,
+        "a block is given up that its request does not hold", 400, 400,
     ),
     "LastUseFrees": Clause(
         ("RefCount",), "one of several holders gives a block up",
-        "the pool counts a block that still has a holder as free", 10, 10,
+        "the pool counts a block that still has a holder as free", 5, 5,
     ),
     "TouchOnlyOwned": Clause(
         ("InFlightSafe",), "a step computes tokens of a request (one group, full attention)",
-        "a step computes tokens for which its request holds no block", 1000, 1000,
+        "a step computes tokens for which its request holds no block", 400, 400,
     ),
     "LoadsOnlyNewBlocks": Clause(
         ("XferSafe",), "a load is admitted for a request that has prefix hits, too",
@@ -72,11 +72,11 @@ CLAUSES: dict[str, Clause] = {
     ),
     "OneReport": Clause(
         ("XferSafe",), "a load ends with a report",
-        "a load ends that was never started", 30, 30,
+        "a load ends that was never started", 15, 15,
     ),
     "LateReportsOnlyRelease": Clause(
         ("BoundedWait",), "a report comes for a load that nobody waits for (request ended, or load given up)",
-        "a late report makes its request go on", 2, 2,
+        "a late report makes its request go on", 1, 1,
     ),
     "ReadersListed": Clause(
         ("StoreSafe",), "a reader begins on blocks of a request",
@@ -84,19 +84,19 @@ CLAUSES: dict[str, Clause] = {
     ),
     "OnlyRunningRun": Clause(
         ("Queues",), "a request is in a step",
-        "a request is in a step without having been admitted", 1000, 1000,
+        "a request is in a step without having been admitted", 500, 500,
     ),
     "Tokens": Clause(
         ("Tokens",), "a step gives a request tokens",
-        "a step gives a token to a request it did not name", 1000, 1000,
+        "a step gives a token to a request it did not name", 500, 500,
     ),
     "Limits": Clause(
         ("Limits",), "a call reaches max_num_batched_tokens or max_num_seqs",
-        "the limit is one token below what a step has", 100, 100,
+        "the limit is one token below what a step has", 50, 50,
     ),
     "Requests": Clause(
         ("Requests",), "a request arrives while others live",
-        "a request arrives twice", 100, 100,
+        "a request arrives twice", 80, 80,
     ),
     "PrefixValid": Clause(
         ("PrefixValid",), "a prefix hit after the cache was reset",

@@ -73,6 +73,7 @@ class ReportPart(Engine):
     def _sp_load_ended(self: Any, rid: str) -> None:
         """The load of a finished request has ended; its blocks stay until the send has ended, too."""
         self._sp_fire("Completions")
+        self._sp_load_over(rid)  # what has ended cannot be late: no quarantine, whose report would never come
         if self._sp_rec is not None:
             self._sp_received(self._sp_rec, rid)
 
