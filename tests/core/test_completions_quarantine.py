@@ -121,6 +121,11 @@ def test_a_bad_setting_is_one_clear_error(name: str, value: str) -> None:
     assert "remedy" in str(found.value)
 
 
+def test_patience_is_chosen_by_the_guard_unless_it_is_set() -> None:
+    assert Settings.from_environment({}).patience is None
+    assert Settings.from_environment({"STALLPROOF_PATIENCE": "0"}).patience == 0
+
+
 def test_rules_can_be_switched_off() -> None:
     s = Settings.from_environment({"STALLPROOF_OFF": " Patience , Commit "})
     assert not s.active("Patience")

@@ -110,6 +110,27 @@ def test_same_plan_same_bytes_and_every_token_delivered(scheduler: str) -> None:
 @pytest.mark.engine
 @pytest.mark.slow
 @needs_engine
+def test_without_a_connector_ours_is_as_fast_as_stock() -> None:
+    """Nothing is fenced there: waiting before a preemption would only cost steps, so P is 0 by default."""
+    from stallproof.simulate.spawn import Worker
+
+    plan = with_(PRESSED, store={"kind": "none"}, blocks=60)
+    waits = {"STALLPROOF_PATIENCE": "1"}
+    with Worker("0.32.0") as w:
+        stock, ours, slow = (
+            w.run(with_(plan, scheduler=s, options=o))["summary"]
+            for s, o in (("stock", {}), ("stallproof", {}), ("stallproof", waits))
+        )
+    assert stock["preemptions"] > 10
+    compared = ("virtual_s", "ttft_p95_s", "itl_p99_s", "scheduled_tokens", "preemptions", "steps")
+    assert {k: ours[k] for k in compared} == {k: stock[k] for k in compared}
+    assert slow["fired"]["Patience"] > 0, "the control: patience makes a difference here"
+    assert slow["virtual_s"] != stock["virtual_s"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@needs_engine
 def test_lost_loads_strand_stock_and_not_ours() -> None:
     plan = with_(PRESSED, store={"kind": "pd", "p_lost": 0.05}, options={"STALLPROOF_LOAD_DEADLINE_S": "5"})
     stock, ours = (result(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))

@@ -47,7 +47,9 @@ class Settings:
         mode: ``enforce``, or ``shadow``: decide, count and log, change nothing.
         strict: an internal error of a hook is raised instead of caught.
         allow_untested: run on an engine version outside the tested range, after self-checks.
-        patience: P, processed steps a refused running request waits.
+        patience: P, processed steps a refused running request waits. None: 1 with a connector, 0 without:
+            there the engine itself preempts at once, a step in flight frees a block only if a request ends
+            in it, and waiting costs every request behind the refused one a step (``make bench-simulate``).
         load_deadline_s: how long a load may take; 0: for ever.
         deferral_deadline_s: how long a connector may answer "not yet" to one request; 0: for ever.
         wait_deadline_s: how long a grammar may compile, and a send of a finished request take; 0: for ever.
@@ -62,7 +64,7 @@ class Settings:
     mode: str = ENFORCE
     strict: bool = False
     allow_untested: bool = False
-    patience: int = 1
+    patience: int | None = None
     load_deadline_s: float = 120.0
     deferral_deadline_s: float = 60.0
     wait_deadline_s: float = 600.0
@@ -116,7 +118,7 @@ class Settings:
             mode=mode,
             strict=_flag(env, "STALLPROOF_STRICT"),
             allow_untested=_flag(env, "STALLPROOF_ALLOW_UNTESTED"),
-            patience=int(number("STALLPROOF_PATIENCE", 1, 0, 64)),
+            patience=int(given) if (given := number("STALLPROOF_PATIENCE", -1, 0, 64)) >= 0 else None,
             load_deadline_s=number("STALLPROOF_LOAD_DEADLINE_S", 120.0, 0, 1e9),
             deferral_deadline_s=number("STALLPROOF_DEFERRAL_DEADLINE_S", 60.0, 0, 1e9),
             wait_deadline_s=number("STALLPROOF_WAIT_DEADLINE_S", 600.0, 0, 1e9),

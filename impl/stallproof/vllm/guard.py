@@ -91,7 +91,9 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_steps = Steps(lag=1 if v2 and self._sp_depth > 1 else 0)
         self._sp_fences = BlockFences(self._sp_steps)
         self._sp_gate = Gate(self._sp_steps)
-        patience = settings.patience if settings.active("Patience") and self._sp_depth > 1 else 0
+        patience = int(self.connector is not None) if settings.patience is None else settings.patience
+        if not settings.active("Patience") or self._sp_depth <= 1:
+            patience = 0
         if patience and getattr(self, "requires_kv_delivery", False) is True:
             # a victim in flight would lose its token: let its step be processed first
             patience = max(patience, self._sp_depth - 1)
