@@ -25,12 +25,12 @@ $(STAMP): requirements-dev.lock pyproject.toml
 env: $(STAMP) ## the development environment in .venv
 
 .PHONY: check-model
-check-model: $(STAMP) ## TLA+, graph equality, gaps and Z3 proofs, in one table (ARGS=--mutants: the mutants of the model, too)
+check-model: $(STAMP) ## TLA+, gaps, graph equality, every mutant of the model, and the Z3 proofs, in one table
 	@$(BIN)/stallproof check $(ARGS)
 
 .PHONY: check-model-nightly
-check-model-nightly: $(STAMP) ## large configurations in shards, each with a checkpoint (ARGS="--shard 1/4")
-	@$(BIN)/stallproof check --tier nightly --equal-all --timeout 2400 --workers 1 --no-proofs --keep out/nightly $(ARGS)
+check-model-nightly: $(STAMP) ## large configurations in shards of 40 minutes; a second run goes on (ARGS="--shard 1/4")
+	@$(BIN)/stallproof check --tier nightly --record --equal-all --timeout 2400 --workers 1 --no-proofs --keep out/nightly $(ARGS)
 
 .PHONY: artifact
 artifact: $(STAMP) ## regenerate the tables of the docs that come from the model (docs/gap-matrix.md)
@@ -58,6 +58,19 @@ test-matrix: $(STAMP) ## every case and scenario on every supported vLLM; writes
 hunt-planted: $(STAMP) ## hunt one-line faults planted in our own guard, up to 5 minutes each; writes docs/hunt-planted.md
 	@$(BIN)/python -m stallproof.hunt.planted_run $(ARGS)
 
+HUNTED := $(or $(VLLM),0.23.0 0.28.0 0.32.0)
+.PHONY: hunt-stock
+hunt-stock: $(STAMP) ## hunt on stock releases, 20 minutes each (MINUTES=20 JOBS=2 SEED=1 VLLM="..."); kept in out/hunt
+	@for v in $(HUNTED); do $(BIN)/stallproof hunt --vllm $$v --minutes $(or $(MINUTES),20) --jobs $(or $(JOBS),2) --seed $(or $(SEED),1) --corpus out/hunt/stock-$$v || test $$? -eq 1; done
+
+.PHONY: hunt-ours
+hunt-ours: $(STAMP) ## the same on our class, an hour each (MINUTES=60); the first finding that is no listed limit fails
+	@for v in $(HUNTED); do $(BIN)/stallproof hunt --vllm $$v --scheduler-cls stallproof --minutes $(or $(MINUTES),60) --jobs $(or $(JOBS),2) --seed $(or $(SEED),1) --corpus out/hunt/ours-$$v; done
+
+.PHONY: hunt-rediscovery
+hunt-rediscovery: hunt-stock ## hunt-stock, then which catalogued root causes it found; writes docs/hunt-rediscovery.md
+	@$(BIN)/python benchmarks/hunt_rediscovery.py out/hunt/stock-* -o docs/hunt-rediscovery.md
+
 .PHONY: lint
 lint: $(STAMP) ## ruff and the type checker
 	@$(BIN)/ruff check .
@@ -75,7 +88,7 @@ RUN   := $(MAKE) --no-print-directory
 test: ## everything: lint, model, proofs, all tests, real schedulers and the real engine
 	$(STAGE) environment $(RUN) env
 	$(STAGE) lint $(RUN) lint
-	$(STAGE) check-model $(RUN) check-model ARGS=--mutants
+	$(STAGE) check-model $(RUN) check-model
 	$(STAGE) engines $(RUN) engines
 	$(STAGE) kernels $(RUN) kernels-interpret
 	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine"
@@ -158,6 +171,14 @@ engine-runs: $(STAMP) ## a real engine on CPU under pressure, LLM() and `vllm se
 .PHONY: bench-overhead
 bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)
 	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- python benchmarks/overhead.py $(ARGS)
+
+.PHONY: bench-simulate
+bench-simulate: $(STAMP) ## stock against ours on production traffic; writes docs/simulate-results.md (ARGS="--quick", "--jobs 8", "--minutes 3")
+	@$(BIN)/python benchmarks/simulate.py $(ARGS)
+
+.PHONY: bench-simulate-scale
+bench-simulate-scale: $(STAMP) ## wall time and peak memory of simulate at 1x, 2x, 4x (ARGS="--seconds 900": 4x is the whole hour)
+	@$(BIN)/python benchmarks/simulate_scale.py $(ARGS)
 
 .PHONY: docs
 docs: $(STAMP) ## the documentation site into site/, strictly: a broken link fails

@@ -1,7 +1,8 @@
-"""Run the real engine on CPU under pressure: few blocks, loads, optionally aborts and priorities.
+"""Run the real engine on CPU under pressure: few blocks, loads, aborts, priorities, pauses, grammars, drafts.
 
 In one process (``python -m stallproof.harness.engine_run '{"requests": 40, ...}'`` inside an engine), stepped
-by hand, so that it is fast and repeatable. Prints one JSON object: what happened and every output token.
+by hand, so that it is fast and repeatable. Prints one JSON object: what happened and every output token. With
+a list of plans, all of them run on the engine of the first, one after the other, and a list is printed.
 """
 
 from __future__ import annotations
@@ -42,12 +43,25 @@ class Plan:
     abort_after: int = 5
     pause_at: int = 0  #: pause at this step for ``pause_for`` steps
     pause_for: int = 0
+    pause_all: bool = False  #: running requests stop, too; otherwise only new ones are kept out
+    structured_every: int = 0  #: the output of each n-th request must match :data:`GRAMMAR`
+    echo: bool = False  #: the second half of a prompt repeats the first, so that n-gram drafts are found
     load_failure: str = "recompute"
     warm: bool = True  #: first run the prompts without pressure, so that the connector has something to load
     steps: int = 20000
     seed: int = 1
     speculative: dict[str, Any] | None = None
     trace: str = ""
+
+
+#: what a structured output looks like; it may end after each comma
+GRAMMAR = "([a-f]{3}[0-9]{2},)+"
+
+
+def structured(plan: Plan, rid: str) -> bool:
+    """The output of this request must match :data:`GRAMMAR`."""
+    n = plan.structured_every
+    return bool(n) and rid.startswith("q") and int(rid[1:]) % n == n - 1
 
 
 def prompts(plan: Plan) -> list[tuple[str, list[int], int]]:
@@ -60,11 +74,41 @@ def prompts(plan: Plan) -> list[tuple[str, list[int], int]]:
         n, m = rnd.randint(*plan.prompt), rnd.randint(*plan.max_tokens)
         group = random.Random(f"{plan.seed} {i // 4}")
         shared = [group.randint(3, 500) for _ in range(min(plan.shared_prefix, n - 1))]
-        out.append((f"q{i:03d}", shared + [rnd.randint(3, 500) for _ in range(n - len(shared))], m))
+        prompt = shared + [rnd.randint(3, 500) for _ in range(n - len(shared))]
+        if plan.echo:
+            prompt = (prompt[: (n + 1) // 2] * 2)[:n]
+        out.append((f"q{i:03d}", prompt, m))
     return out
 
 
-def run(plan: Plan) -> dict[str, Any]:
+def scheduler_class(plan: Plan) -> str:
+    """The dotted name behind ``plan.scheduler``; the short names record."""
+    suffix = "AsyncScheduler" if plan.asynchronous else "Scheduler"
+    return {
+        "stock": f"stallproof.vllm.recording.Stock{suffix}",
+        "stallproof": f"stallproof.vllm.recording.Guarded{suffix}",
+    }.get(plan.scheduler, plan.scheduler)
+
+
+def transfer(plan: Plan) -> dict[str, Any]:
+    """``kv_transfer_config``."""
+    return {
+        "kv_connector": "MemoryConnector",
+        "kv_connector_module_path": "stallproof.harness.memory_connector",
+        "kv_role": plan.role,
+        "kv_load_failure_policy": plan.load_failure,
+        "kv_connector_extra_config": plan.connector,
+    }
+
+
+def model_folder() -> Path:
+    from stallproof.harness import tiny
+
+    return tiny.make(Path(tempfile.gettempdir()) / f"stallproof-tiny-{os.getuid()}")
+
+
+def run(plans: list[Plan]) -> list[dict[str, Any]]:
+    plan = plans[0]
     os.environ.update(
         HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_NO_USAGE_STATS="1", OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -77,42 +121,32 @@ def run(plan: Plan) -> dict[str, Any]:
     import vllm
     from vllm import LLM
 
-    from stallproof.harness import cpu_async, tiny
+    from stallproof.harness import cpu_async
 
     cpu_async.register()
-    model = tiny.make(Path(tempfile.gettempdir()) / f"stallproof-tiny-{os.getuid()}")
-    suffix = "AsyncScheduler" if plan.asynchronous else "Scheduler"
-    scheduler = {
-        "stock": f"stallproof.vllm.recording.Stock{suffix}",
-        "stallproof": f"stallproof.vllm.recording.Guarded{suffix}",
-    }.get(plan.scheduler, plan.scheduler)
     kw: dict[str, Any] = {}
     if plan.connector is not None:
-        kw["kv_transfer_config"] = {
-            "kv_connector": "MemoryConnector",
-            "kv_connector_module_path": "stallproof.harness.memory_connector",
-            "kv_role": plan.role,
-            "kv_load_failure_policy": plan.load_failure,
-            "kv_connector_extra_config": plan.connector,
-        }
+        kw["kv_transfer_config"] = transfer(plan)
     if plan.speculative:
         kw["speculative_config"] = plan.speculative
     llm = LLM(
-        model=str(model), skip_tokenizer_init=True, max_model_len=plan.max_model_len,
+        model=str(model_folder()), skip_tokenizer_init=not any(p.structured_every for p in plans),
+        max_model_len=plan.max_model_len,
         num_gpu_blocks_override=plan.blocks + 1, block_size=plan.block_size, max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.budget, long_prefill_token_threshold=plan.chunk_cap,
         scheduling_policy=plan.policy, async_scheduling=plan.asynchronous, enforce_eager=True,
-        enable_prefix_caching=plan.prefix_caching, scheduler_cls=scheduler, dtype="float32", seed=0,
-        disable_log_stats=True, **kw,
+        enable_prefix_caching=plan.prefix_caching, scheduler_cls=scheduler_class(plan), dtype="float32",
+        seed=0, disable_log_stats=True, **kw,
     )  # fmt: skip
     started = time.monotonic() - t0
-    live = Live(llm, plan)
-    if plan.warm and plan.connector is not None:
-        live.warm()
-    result = live.pressure()
-    return {
-        "vllm": str(vllm.__version__), "plan": asdict(plan), "start_seconds": round(started, 1), **result,
-    }  # fmt: skip
+    results = []
+    for p in plans:
+        live = Live(llm, p)
+        if p.warm and plan.connector is not None:
+            live.warm()
+        about = {"vllm": str(vllm.__version__), "plan": asdict(p), "start_seconds": round(started, 1)}
+        results.append(about | live.pressure())
+    return results
 
 
 class Live:
@@ -124,13 +158,19 @@ class Live:
         self.sched = self.core.scheduler
         self.tokens: dict[str, list[int]] = {}
         self.work = prompts(plan)
+        self.accepted = 0  #: draft tokens that became output
 
     def add(self, rid: str, prompt: list[int], n: int, priority: int, **params: Any) -> None:
         from vllm import SamplingParams
 
+        kw: dict[str, Any] = {"ignore_eos": True}
+        if structured(self.plan, rid):
+            from vllm.sampling_params import StructuredOutputsParams
+
+            kw = {"structured_outputs": StructuredOutputsParams(regex=GRAMMAR)}
         sampling = SamplingParams(
-            temperature=0.0, max_tokens=n, ignore_eos=True, detokenize=False,
-            extra_args={"kv_transfer_params": params} if params else None,
+            temperature=0.0, max_tokens=n, detokenize=False,
+            extra_args={"kv_transfer_params": params} if params else None, **kw,
         )  # fmt: skip
         self.engine.add_request(rid, {"prompt_token_ids": prompt}, sampling, priority=priority)
 
@@ -138,7 +178,9 @@ class Live:
         done = set()
         for o in self.engine.step():
             rid = o.request_id.split("-")[0] if o.request_id not in self.tokens else o.request_id
-            self.tokens[rid] = list(o.outputs[0].token_ids)
+            now, before = list(o.outputs[0].token_ids), len(self.tokens.get(rid, ()))
+            self.accepted += max(0, len(now) - before - 1)
+            self.tokens[rid] = now
             if o.finished:
                 done.add(rid)
         return done
@@ -203,30 +245,38 @@ class Live:
             "scheduler": type(sched).__mro__[1].__name__, "depth": depth, "died": died, "steps": n,
             "seconds": round(time.monotonic() - t0, 1), "events": events, "fired": fired,
             "connector": dict(memory_connector.counts), "missing_blocks": plan.blocks - free,
-            "aborted": aborted, "finished": sorted(finished), "asked": [r for r, _, _ in self.work],
+            "accepted": self.accepted, "aborted": aborted, "finished": sorted(finished),
+            "asked": [r for r, _, _ in self.work],
             "tokens": {r: self.tokens[r] for r in sorted(self.tokens)},
         }  # fmt: skip
 
     def pause(self, on: bool) -> None:
         from vllm.v1.core.sched.interface import PauseState
 
-        self.sched.set_pause_state(PauseState.PAUSED_NEW if on else PauseState.UNPAUSED)
+        kind = PauseState.PAUSED_ALL if self.plan.pause_all else PauseState.PAUSED_NEW
+        self.sched.set_pause_state(kind if on else PauseState.UNPAUSED)
+
+
+def plan_of(raw: dict[str, Any]) -> Plan:
+    """A plan from JSON."""
+    values: dict[str, Any] = {k: tuple(v) if k in ("prompt", "max_tokens") else v for k, v in raw.items()}
+    return Plan(**values)
+
+
+def write(result: Any) -> None:
+    """To the file that ``STALLPROOF_RESULT`` names, else to standard output."""
+    sys.stdout.flush()
+    target = os.environ.get("STALLPROOF_RESULT")
+    if target:
+        Path(target).write_text(json.dumps(result))
+    else:
+        print(json.dumps(result), flush=True)
 
 
 def main() -> int:
     raw = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    for k in ("prompt", "max_tokens"):
-        if k in raw:
-            raw[k] = tuple(raw[k])
-    result = run(Plan(**raw))
-    sys.stdout.flush()
-    target = os.environ.get("STALLPROOF_RESULT")
-    text = json.dumps(result)
-    if target:
-        Path(target).write_text(text)
-    else:
-        print(text)
-    sys.stdout.flush()
+    results = run([plan_of(one) for one in (raw if isinstance(raw, list) else [raw])])
+    write(results if isinstance(raw, list) else results[0])
     os._exit(0)  # an engine in this process has threads that do not end by themselves
 
 
