@@ -9,7 +9,25 @@ ALL = config.load()
 
 
 def test_there_is_something_to_check():
-    assert {c.kind for c in ALL} == {"ok", "gap", "equal"}
+    assert {c.kind for c in ALL} == {"ok", "gap", "mutant", "equal"}
+
+
+def test_every_statement_of_the_promise_is_refuted_somewhere():
+    """A statement that nothing refutes by name may say nothing."""
+    every = {*config.INVARIANTS, *config.STEPS, *config.LIVE}
+    assert every == {c.refutes for c in ALL if c.has_twin and c.refutes}
+    for module in ("Blocks", "Measure"):
+        mine = [c for c in ALL if c.module == module]
+        stated = {s for c in mine for s in (*c.invariants, *c.properties)}
+        assert stated == {c.refutes for c in mine if c.refutes}
+
+
+@pytest.mark.parametrize("cfg", [c for c in ALL if c.kind == "mutant"], ids=lambda c: c.name)
+def test_a_mutant_has_one_fault_and_says_which(cfg):
+    assert cfg.cause
+    assert (cfg.tla != cfg.tla_fixed) != bool(cfg.replaced)
+    if cfg.replaced:
+        assert cfg.replaced[cfg.operator] in cfg.definition
 
 
 @pytest.mark.parametrize("cfg", [c for c in ALL if c.kind == "gap"], ids=lambda c: c.name)
@@ -30,6 +48,8 @@ def test_a_gap_names_a_known_statement_and_its_cause(cfg):
         ("[[ok]]\nname = 'x'\nconstants = { B = 'many' }", "x: B = 'many' should be"),
         ("[[ok]]\nname = 'x'\n[[ok]]\nname = 'x'", "two configurations"),
         ("[[gap]]\nname = 'x'", "needs 'refutes'"),
+        ("[[mutant]]\nname = 'x'\nrefutes = 'Seated'", "a mutant needs"),
+        ("[[mutant]]\nname = 'x'\nrefutes = 'Seated'\noperator = 'Seats'", "a mutant needs"),
         ("[[maybe]]\nname = 'x'", "unknown table"),
         ("[[ok]]\nname = 'x'\ncolour = 'red'", "unknown key 'colour'"),
         ("[[ok]]\nname = 'x'\nrules = 'Mine'", "unknown rules"),

@@ -32,7 +32,10 @@ LIVE = ("Termination", "NoStarvation")
 #: For a large run: ``Calls`` of ``Calls.tla`` stands for NoWedge, BoundedWait and the step statements.
 LARGE = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "Calls")
 
-KINDS = ("ok", "gap", "equal")
+#: Modules whose constants are those of ``Sched.tla``.
+SCHED = ("Properties", "Calls", "Measure")
+
+KINDS = ("ok", "gap", "mutant", "equal")
 _KEYS = {
     "name",
     "module",
@@ -50,6 +53,10 @@ _KEYS = {
     "symmetry",
     "without",
     "of",
+    "spec",
+    "wrong",
+    "operator",
+    "definition",
 }
 
 
@@ -57,8 +64,10 @@ _KEYS = {
 class Config:
     """One configuration.
 
-    ``kind``: ``ok`` must hold, ``gap`` must be refuted by ``refutes`` while the same constants with
-    ``fixed`` laid over them hold, ``equal`` compares the state graphs. ``tier``: ``pr`` or ``nightly``.
+    ``kind``: ``ok`` must hold, ``gap`` must be refuted by ``refutes`` while the same constants with ``fixed``
+    laid over them hold, ``mutant`` likewise with ``wrong`` constants or one ``operator`` replaced by
+    ``definition`` (a statement that no gap refutes can fail, too), ``equal`` compares the state graphs.
+    ``tier``: ``pr`` or ``nightly``.
     """
 
     kind: str
@@ -77,6 +86,10 @@ class Config:
     properties: tuple[str, ...] = ()
     symmetry: str = ""
     without: tuple[str, ...] = ()
+    spec: str = "Spec"
+    wrong: Mapping[str, Any] = field(default_factory=dict)
+    operator: str = ""
+    definition: str = ""
 
     @property
     def has_twin(self) -> bool:
@@ -86,7 +99,7 @@ class Config:
     @cached_property
     def c(self) -> Constants:
         """Constants of the Sched model."""
-        return constants(**{**RULESETS[self.rules], **self.constants})
+        return constants(**{**RULESETS[self.rules], **self.constants, **self.wrong})
 
     @cached_property
     def fixed_c(self) -> Constants:
@@ -94,15 +107,22 @@ class Config:
         return constants(**{**RULESETS[self.rules], **self.constants, **self.fixed})
 
     @property
+    def replaced(self) -> dict[str, str]:
+        """The operator that a mutant replaces, and by which of its definition."""
+        return {self.operator: f"Wrong{self.operator}"} if self.operator else {}
+
+    @property
     def tla(self) -> dict[str, Any]:
         """Constants as TLC gets them."""
-        return self.c._asdict() if self.has_twin else {k: _freeze(v) for k, v in self.constants.items()}
+        return (
+            self.c._asdict() if self.module in SCHED else {k: _freeze(v) for k, v in self.constants.items()}
+        )
 
     @property
     def tla_fixed(self) -> dict[str, Any]:
         return (
             self.fixed_c._asdict()
-            if self.has_twin
+            if self.module in SCHED
             else {k: _freeze(v) for k, v in {**self.constants, **self.fixed}.items()}
         )
 
@@ -152,10 +172,15 @@ def load(path: Path | None = None) -> list[Config]:
             for k in ("invariants", "properties"):
                 entry.setdefault(k, tuple(defaults.get(k, ())))
             entry.setdefault("symmetry", defaults.get("symmetry", ""))
+            entry.setdefault("spec", defaults.get("spec", "Spec"))
             cfg = Config(kind=kind, **entry)
             if kind == "gap" and not (cfg.refutes and cfg.fixed):
                 raise BadInput(f"{name}: a gap needs 'refutes' and 'fixed'", path=path)
-            if cfg.has_twin:
+            one = bool(cfg.wrong) != bool(cfg.operator and cfg.definition)
+            if kind == "mutant" and not (cfg.refutes and one):
+                text = "a mutant needs 'refutes', and 'wrong' or 'operator' with 'definition'"
+                raise BadInput(f"{name}: {text}", path=path)
+            if cfg.module in SCHED:
                 try:
                     cfg.c, cfg.fixed_c  # noqa: B018 - built for its errors
                 except ValueError as exc:
@@ -186,7 +211,7 @@ def equal_to_all(configs: list[Config]) -> list[Config]:
     seen = {c.c for c in configs if c.kind == "equal"}
     out = []
     for cfg in configs:
-        if not cfg.has_twin or cfg.kind == "equal" or cfg.tier != "pr":
+        if not cfg.has_twin or cfg.kind in ("equal", "mutant") or cfg.tier != "pr":
             continue
         for new in (equal_to(cfg, False), equal_to(cfg, True)):
             if new.c not in seen:

@@ -170,6 +170,7 @@ def _big(cfg: Config, keep: Path) -> dict[str, Any]:
 def tlc_once(cfg: Config, fixed: bool, timeout: float, keep: Path | None = None) -> tlc.Result:
     """All statements on ``cfg`` (or with the gap closed): many gaps share their fixed setting."""
     constants = cfg.tla_fixed if fixed else cfg.tla
+    invariants, properties = (INVARIANTS, STEPS) if cfg.has_twin else (cfg.invariants, cfg.properties)
     key = repr((cfg.module, sorted(constants.items(), key=lambda kv: kv[0]), cfg.without))
     with _lock:
         lock, got = _once.setdefault(key, (threading.Lock(), []))
@@ -179,9 +180,10 @@ def tlc_once(cfg: Config, fixed: bool, timeout: float, keep: Path | None = None)
                 tlc.run(
                     cfg.module,
                     constants,
-                    invariants=[x for x in cfg.invariants if x not in cfg.without],
-                    properties=[x for x in cfg.properties if x not in cfg.without],
+                    invariants=[x for x in invariants if x not in cfg.without],
+                    properties=[x for x in properties if x not in cfg.without],
                     symmetry=cfg.symmetry,
+                    spec=cfg.spec,
                     timeout=timeout,
                     **(_big(cfg, keep) if keep else {}),
                 )
@@ -195,6 +197,39 @@ def tlc_fixed(cfg: Config, timeout: float) -> str:
     if r.result == tlc.OK and r.distinct:
         return ""
     return r.error or r.result
+
+
+def mutant_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> Row:
+    """A wrong operator or constant: TLC must refute the named statement, and the right one must pass."""
+    row = Row(cfg.name, "mutant", f"refuted by {cfg.refutes}", extra={"cause": cfg.cause})
+    inv = cfg.refutes in (INVARIANTS if cfg.has_twin else cfg.invariants)
+    r = tlc.run(
+        cfg.module,
+        cfg.tla,
+        invariants=[cfg.refutes] if inv else [],
+        properties=[] if inv else [cfg.refutes],
+        spec=cfg.spec,
+        definitions=cfg.definition,
+        replaced=cfg.replaced,
+        timeout=timeout,
+    )
+    row.result, row.distinct, row.depth, row.seconds = r.result, r.distinct, r.depth, r.seconds
+    row.trace = len(r.trace) or None
+    want = figures.get(cfg.name, {}).get("trace")
+    if r.result != cfg.refutes:
+        row.note = r.error or f"expected a violation of {cfg.refutes}"
+    elif want is not None and want != row.trace:
+        row.note = f"recorded a trace of {want} states"
+    else:
+        right = tlc_once(cfg, True, timeout)
+        row.seconds += right.seconds
+        row.good = right.result == tlc.OK and bool(right.distinct)
+        row.note = (
+            f"{right.distinct} states without it"
+            if row.good
+            else f"without the fault it still violates {right.error or right.result}"
+        )
+    return row
 
 
 def equal_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -> Row:
@@ -212,7 +247,7 @@ def equal_row(cfg: Config, timeout: float, figures: dict[str, dict[str, Any]]) -
     return row
 
 
-_ROWS = {"gap": gap_row, "equal": equal_row}
+_ROWS = {"gap": gap_row, "mutant": mutant_row, "equal": equal_row}
 
 
 def jobs(configs: Sequence[Config], timeout: float = 300, keep: Path | None = None) -> list[Job]:
@@ -220,7 +255,8 @@ def jobs(configs: Sequence[Config], timeout: float = 300, keep: Path | None = No
     figures = recorded()
     out = []
     for cfg in configs:
-        expected = {"ok": "ok", "gap": f"refuted by {cfg.refutes}", "equal": "equal graphs"}[cfg.kind]
+        refuted = f"refuted by {cfg.refutes}"
+        expected = {"ok": "ok", "gap": refuted, "mutant": refuted, "equal": "equal graphs"}[cfg.kind]
 
         def go(cfg: Config = cfg) -> list[Row]:
             if cfg.kind == "ok":

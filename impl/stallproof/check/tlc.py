@@ -142,6 +142,7 @@ def run(
     spec: str = "Spec",
     symmetry: str = "",
     definitions: str = "",
+    replaced: Mapping[str, str] | None = None,
     dump: Path | None = None,
     workers: int = 1,
     heap: str = "2g",
@@ -152,7 +153,8 @@ def run(
 ) -> Result:
     """Check one model with TLC.
 
-    ``constants`` are given by definition override; ``dump`` receives the state graph in dot form;
+    ``constants`` are given by definition override, ``replaced`` names operators and what of ``definitions``
+    stands for each; ``dump`` receives the state graph in dot form;
     ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state and output: a checkpoint is
     written there every nine minutes, and a run that finds one goes on from it. Such a run that reaches
     ``timeout`` is UNFINISHED, with the counts that it last reported.
@@ -168,6 +170,7 @@ def run(
         (d / "MC.tla").write_text(module("MC", extends, constants, definitions))
         cfg = ["CONSTANTS", *(f"  {k} <- c_{k}" for k in constants)]
         cfg += [f"  {x} = {x}" for x in model_values(constants)]
+        cfg += [f"  {old} <- {new}" for old, new in (replaced or {}).items()]
         cfg += [f"SPECIFICATION {spec}"]
         if symmetry:
             cfg.append(f"SYMMETRY {symmetry}")

@@ -119,6 +119,11 @@ def _shard(chosen: list[config.Config], shard: str | None) -> list[config.Config
     return chosen[int(first) - 1 :: int(every)]
 
 
+def _verdict(r: Row) -> str:
+    """``more``: a large run that has no end yet and found nothing."""
+    return "ok" if r.good else "more" if r.result == tlc.UNFINISHED else "FAIL"
+
+
 def _table(rows: list[Row]) -> Table:
     t = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("configuration", "expected", "result"):
@@ -127,7 +132,7 @@ def _table(rows: list[Row]) -> Table:
         t.add_column(head, justify="right")
     t.add_column("note", overflow="fold")
     for r in rows:
-        mark = "[green]ok[/]  " if r.good else "[red]FAIL[/] "
+        mark = {"ok": "[green]ok[/]   ", "more": "[yellow]more[/] "}.get(_verdict(r), "[red]FAIL[/] ")
         t.add_row(
             mark + r.name,
             r.expected,
@@ -180,7 +185,7 @@ def command(
     chosen = _shard(chosen, shard)
     if list_only:
         for c in chosen:
-            want = f"refuted by {c.refutes}" if c.kind == "gap" else c.kind
+            want = f"refuted by {c.refutes}" if c.refutes else c.kind
             click.echo(f"{c.name:34} {want:26} {' '.join(c.bugs)}")
         return Exit.OK
     tools.java(), tools.jar()
@@ -204,7 +209,7 @@ def command(
                 figures[r.name] = {"states": r.distinct, "unfinished": True, **r.extra}
             elif r.good and r.kind in ("ok", "equal"):
                 figures[r.name] = {"states": r.distinct, "depth": r.depth, **r.extra}
-            elif r.good and r.kind == "gap":
+            elif r.good and r.kind in ("gap", "mutant"):
                 figures[r.name] = r.extra.get("lasso") or {"trace": r.trace}
         config.record(figures)
     if as_json:
@@ -228,9 +233,8 @@ def _run(todo: list[Job], workers: int, quiet: bool) -> list[Row]:
             rows += got
             if not quiet:
                 for r in got:
-                    verdict = "ok" if r.good else "FAIL"
                     click.echo(
-                        f"[{i}/{len(todo)}] {verdict:4} {r.name}: {r.result} {r.seconds:.1f} s", err=True
+                        f"[{i}/{len(todo)}] {_verdict(r):4} {r.name}: {r.result} {r.seconds:.1f} s", err=True
                     )
             del job
         return rows
