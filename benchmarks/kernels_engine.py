@@ -34,7 +34,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm", default="0.32.0")
+    parser.add_argument("--no-prefix-caching", action="store_true", help="nothing to take a checksum of")
     args = parser.parse_args()
+    caching = {} if args.no_prefix_caching else {"prefix_caching": True, "shared_prefix": 64}
     try:
         engine = engines.get(args.vllm)
     except StallproofError as e:
@@ -44,7 +46,7 @@ def main() -> int:
         out = Path(tmp) / "out.json"
         asked = {
             "scheduler": "stallproof",
-            "plan": {"requests": args.requests, "prefix_caching": True, "shared_prefix": 64},
+            "plan": {"requests": args.requests, **caching},
             "phases": [{"mode": ""}, *list(PHASES.values()) * args.rounds],  # the first warms up
             "out": str(out),
         }
