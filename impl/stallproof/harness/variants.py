@@ -51,7 +51,40 @@ def one_queue(stock: type) -> type:
     return type("OneQueue", (stock,), {"schedule": schedule})
 
 
-VARIANTS = {"lost_fence": lost_fence, "no_preemption": no_preemption, "one_queue": one_queue}
+def no_reservation(stock: type) -> type:
+    """A copied loop from before load admission left room for those before it (vllm#44560).
+
+    Like vllm-ascend 0.23's balance scheduling, it asks for neither the reservation nor full fit.
+    """
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        manager = self.kv_cache_manager
+        before = manager.allocate_slots
+
+        def allocate_slots(*a: Any, **k: Any) -> Any:
+            for test in ("reserved_blocks", "full_sequence_must_fit"):
+                k.pop(test, None)
+            return before(*a, **k)
+
+        hooked = manager.__dict__.get("allocate_slots")
+        manager.allocate_slots = allocate_slots
+        try:
+            return stock.schedule(self, *args, **kwargs)  # type: ignore[attr-defined]
+        finally:
+            if hooked is None:
+                del manager.allocate_slots
+            else:
+                manager.allocate_slots = hooked
+
+    return type("NoReservation", (stock,), {"schedule": schedule})
+
+
+VARIANTS = {
+    "lost_fence": lost_fence,
+    "no_preemption": no_preemption,
+    "no_reservation": no_reservation,
+    "one_queue": one_queue,
+}
 _made: dict[tuple[str, int], type] = {}
 
 

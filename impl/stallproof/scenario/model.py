@@ -40,7 +40,8 @@ class Engine(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=Tru
     window: Count = 0  #: sliding window in tokens; 0: full attention
     groups: list[Count] = []  #: sliding windows of several KV cache groups (0: full); empty: one group
     max_loras: Count = 0  #: adapters that may run together; 0: no adapters
-    base: Literal["", "lost_fence", "no_preemption", "one_queue"] = ""  #: stock class as a fork has it
+    #: stock class as a fork has it
+    base: Literal["", "lost_fence", "no_preemption", "no_reservation", "one_queue"] = ""
     lookahead: Count = 0  #: speculative look-ahead slots per request
     role: Literal["", "kv_both", "kv_consumer", "kv_producer"] = ""  #: empty: no connector
     load_failure: Literal["recompute", "fail"] = "recompute"
