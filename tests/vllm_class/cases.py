@@ -136,6 +136,31 @@ def case_gate_does_not_wait_without_need(series: str) -> None:
     rig.all_done()
 
 
+def case_gate_does_not_wait_for_the_steps_of_others(series: str) -> None:
+    """A ends by its length, so the step in flight is X's alone: a load into A's blocks starts at once.
+
+    One that does touch blocks of anybody (zeroing, copies) is waited for.
+    """
+    if minor(series) < 24:
+        return  # no hook tells whose blocks are released
+    for touches in (False, True):
+        rig = Rig(OURS, blocks=12, depth=2, role="kv_both")
+        rig.add("X", 16, 40)
+        rig.add("A", 120, 3)
+        while "A" not in rig.finished:
+            out = rig.schedule()
+            if touches:
+                rig.s._sp_touching = rig.s._sp_steps.dispatched
+            if len(rig.flight) > 1:
+                rig.process()
+        assert set(out.num_scheduled_tokens) == {"X"}, "a step of X alone is in flight"
+        rig.add("B", 100, 4, tokens=96)
+        rig.schedule()
+        assert bool(rig.started) is not touches, rig.started
+        rig.run()
+        rig.all_done()
+
+
 def case_gate_sync_load_takes_quiescent_blocks(series: str) -> None:
     """A load that starts in its own step gets quiescent blocks, and the free list keeps its order."""
     rig = Rig(OURS, blocks=16, depth=2, role="kv_both")

@@ -281,6 +281,10 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             tokens = output.total_num_scheduled_tokens
             steps.dispatch(tokens)
             self._sp_flight.append(output.num_scheduled_tokens)
+            if getattr(output, "new_block_ids_to_zero", None) or getattr(
+                output, "kv_cache_block_copies", None
+            ):
+                self._sp_touching = self._sp_steps.newest
             if tokens >= self.max_num_scheduled_tokens:
                 call.full = self._sp_has_waiting()
         if call.kept:
@@ -352,7 +356,11 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if self._sp_ready and self._sp_immediate:
             if not self._sp_native_can_free(request):
                 self._sp_fire("GateLoads")
-            self.kv_cache_manager.free(request)
+            self._sp_releasing = request.request_id
+            try:
+                self.kv_cache_manager.free(request)
+            finally:
+                self._sp_releasing = ""
             return
         self._sp_freeing = True
         try:

@@ -38,6 +38,8 @@ class LoadPart(Engine):
         self._sp_async: dict[str, bool] = {}
         self._sp_failures: dict[str, int] = {}  #: failed loads by request
         self._sp_blind = 0  #: step up to which fences may be missing
+        self._sp_touching = 0  #: newest step that touches blocks which no request that it schedules implies
+        self._sp_releasing = ""  #: request whose blocks are being released to the pool
         self._sp_at_once = ""  #: request whose load would start in the step being built
         self._sp_completions = Completions()
         self._sp_quarantine = Quarantine(pool.num_gpu_blocks - 1, settings.quarantine_cap)
@@ -64,10 +66,27 @@ class LoadPart(Engine):
         self._sp_free_before(blocks, *args, **kwargs)
         if not self._sp_steps.idle:
             try:
-                self._sp_fences.raise_to((b.block_id for b in blocks), self._sp_steps.newest)
+                self._sp_fences.raise_to((b.block_id for b in blocks), self._sp_last_touch())
             except Exception as exc:
                 self._sp_blind = self._sp_steps.newest  # nothing is known of blocks freed up to here
                 self._sp_fault("fences", exc)
+
+    def _sp_last_touch(self: Any) -> int:
+        """The newest step that may touch blocks released now.
+
+        Outside a call, of a request that is known: the last step in flight that schedules it, or that zeroes
+        or copies blocks of anybody. A request that its length ends is not scheduled in the step behind its
+        last token, so a load into its blocks need not wait for that step. Spec: the fold of ``fence``.
+        """
+        steps, rid = self._sp_steps, self._sp_releasing
+        late = steps.building or steps.done < steps.processed  # more than the outputs say is under way
+        if not rid or late or steps.in_flight != len(self._sp_flight):
+            return int(steps.newest)
+        newest = int(self._sp_touching)
+        for step, tokens in enumerate(self._sp_flight, steps.processed + 1):
+            if rid in tokens:
+                newest = max(newest, step)
+        return newest
 
     # ------------------------------------------------------------ before a call
 
