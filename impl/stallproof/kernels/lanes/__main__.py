@@ -24,7 +24,7 @@ def _pytest(target: str, **env: str) -> int:
     # the project's pytest settings need plug-ins of the development environment; the engine has its own tests
     options = ["-q", "-ra", "-c", "/dev/null", "--rootdir", ".", "--confcutdir", str(tests)]
     options += ["-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
-    options += ["--ignore", str(tests / "test_engine.py")]
+    options += ["--ignore", str(tests / "test_engine.py"), "-m", "not engine"]
     args = ["-m", "pytest", *options, str(tests / target) if target else str(tests)]
     return environment.run("interpret", args, print, TRITON_INTERPRET="1", **env)
 
