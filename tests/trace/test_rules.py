@@ -649,6 +649,18 @@ CONTROLS = {
         .upd()
         .call(NotYet("a"), ts=50.0)
     ),
+    "a failed load's request is served as the holder it was": lambda: (
+        Hand(rules=["OneOrder", "NoInversion"], pool=6)
+        .add("a", "b", "c")
+        .call(Alloc("b", [1]), Load("b", 1, [1], "async", 4), Start("b", 1))
+        .call(Alloc("c", [2]), Load("c", 1, [2], "async", 4), Start("c", 1))
+        .upd(LoadFailed("b", 1, [1]), Recv("c", 1))
+        .call(
+            *(Free("b", [1]), Promote("b"), Alloc("b", [1]), Load("b", 2, [1], "async", 4), Start("b", 2)),
+            *(Promote("c"), Admit("c", 3), Alloc("a", [3]), Admit("a", 0)),
+            tok={"c": 1, "a": 4},
+        )
+    ),
     "a younger prefill for some calls": lambda: _budget(3),
     "refused because it does not fit": lambda: (
         Hand(rules=["FullFit", "RuleR"], pool=2).add("a", prompt=12).call(Refuse("a", 1, "fit"))

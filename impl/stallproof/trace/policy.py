@@ -79,7 +79,7 @@ class Policy:
         ledger.before(s.Start, self._start)
         ledger.after(s.Add, self._add)
         ledger.after(s.Finish, self._finish)
-        self.choices = Choices(ledger, self.bad)
+        self.choices = Choices(ledger, self.bad, self.failed)
 
     def header(self, h: s.Header) -> list[str]:
         """Take the rules in force; returns those this build does not know."""

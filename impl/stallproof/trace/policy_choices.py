@@ -22,8 +22,9 @@ SHARE_CALLS = 4
 class Choices:
     """Hooks on a ledger; ``bad(rule, text, **fields)`` gets each violation."""
 
-    def __init__(self, ledger: Ledger, bad: Callable[..., None]) -> None:
+    def __init__(self, ledger: Ledger, bad: Callable[..., None], failed: set[str]) -> None:
         self.led, self.bad = ledger, bad
+        self.failed = failed  # gave up the blocks of a failed load in this call: holders, still
         self.rules: frozenset[str] = frozenset()
         self.episode: int | None = None  # processed step at which the engine's present wait began
         self.put_off: dict[str, float] = {}  # request -> time of the first "not yet" in a row
@@ -204,7 +205,7 @@ class Choices:
 
     def _grant(self, e: Any) -> None:
         q = self.led.reqs.get(e.r)
-        if q is not None and not q.blocks and q.st != RUNNING:
+        if q is not None and not q.blocks and q.st != RUNNING and e.r not in self.failed:
             self.newcomers.setdefault(e.r)
         self._decided(e.r)
 
