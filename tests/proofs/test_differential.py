@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import z3
 
-from stallproof_proofs.differential import run
+from stallproof_proofs import guards
+from stallproof_proofs.differential import Relations, run
 from stallproof_proofs.evaluate import Evaluator
 from stallproof_proofs.logic import Action
 from stallproof_proofs.systems import order as m
@@ -46,15 +47,34 @@ def test_relations_and_model_agree() -> None:
 
 @pytest.mark.slow
 def test_relations_and_model_agree_on_thousands() -> None:
-    report = run(seed=2, transitions=3000)
+    report = run(seed=3, transitions=3000)
     assert report.differences == []
+    every = {f"{a}.{g}" for a, x in Relations(2).actions.items() for g in x.guards}
+    missed = every - report.decisive
+    assert missed <= {*guards.IMPLIED, *guards.RARE}, "a guard that nothing notices has no reason"
+    assert not report.decisive & set(guards.IMPLIED)
     expected = {
         "Promote", "Reject", "HeadEnd", "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait",
         "LoopEnd", "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver",
         "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone",
-        "Abort", "AbortLoading", "XferFreed", "Arrive",
+        "Abort", "AbortLoading", "XferFreed", "Arrive", "GrammarReady", "GrammarFails", "Paused", "Pause",
+        "Resume",
     }  # fmt: skip
     assert set(report.by_action) == expected, "every action of the relations is compared"
+
+
+FAST = ("Admit.budget", "Wait.mine", "Pop.in_flight")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in guards.IMPLIED]
+)
+def test_a_guard_said_to_be_implied_is(name: str) -> None:
+    assert guards.implied(name)
+
+
+def test_a_guard_that_matters_is_not_implied() -> None:
+    assert not guards.implied("Begin.budget")
 
 
 @pytest.mark.parametrize(
