@@ -33,13 +33,15 @@ class Deaf:
         return super()._handle_invalid_blocks(set(), *args, **kwargs)  # type: ignore[misc]
 
 
-_FAULTS = {"leaky": Leaky, "newest-first": NewestFirst, "deaf": Deaf}
+_FAULTS: dict[str, tuple[type, ...]] = {
+    "leaky": (Leaky,), "newest-first": (NewestFirst,), "deaf": (Deaf,), "leaky-deaf": (Leaky, Deaf),
+}  # fmt: skip
 
 
 def pair(name: str) -> tuple[type, type]:
     """The synchronous and the asynchronous class with fault ``name``."""
-    fault = _FAULTS[name]
+    faults = _FAULTS[name]
     return (
-        type("Scheduler", (fault, Scheduler), {}),
-        type("AsyncScheduler", (fault, AsyncScheduler), {}),
+        type("Scheduler", (*faults, Scheduler), {}),
+        type("AsyncScheduler", (*faults, AsyncScheduler), {}),
     )
