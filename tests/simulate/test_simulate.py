@@ -6,7 +6,9 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,10 +80,13 @@ PRESSED = Plan(
 )  # fmt: skip
 
 
-def result(plan: Plan, version: str = "0.32.0") -> dict:
-    from stallproof.simulate.spawn import run_plan
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Any]:
+    """One engine for all runs: what ran before must not matter."""
+    from stallproof.simulate.spawn import Worker
 
-    return run_plan(version, plan)
+    with Worker("0.32.0") as w:
+        yield w
 
 
 def with_(plan: Plan, **changes: object) -> Plan:
@@ -94,8 +99,8 @@ def with_(plan: Plan, **changes: object) -> Plan:
 @pytest.mark.slow
 @needs_engine
 @pytest.mark.parametrize("scheduler", ["stock", "stallproof"])
-def test_same_plan_same_bytes_and_every_token_delivered(scheduler: str) -> None:
-    a, b = (result(with_(PRESSED, scheduler=scheduler)) for _ in range(2))
+def test_same_plan_same_bytes_and_every_token_delivered(worker: Any, scheduler: str) -> None:
+    a, b = (worker.run(with_(PRESSED, scheduler=scheduler)) for _ in range(2))
     for r in (a, b):
         for machine in ("wall_s", "cpu_s", "peak_rss_mb"):
             del r["summary"][machine]
@@ -110,17 +115,14 @@ def test_same_plan_same_bytes_and_every_token_delivered(scheduler: str) -> None:
 @pytest.mark.engine
 @pytest.mark.slow
 @needs_engine
-def test_without_a_connector_ours_is_as_fast_as_stock() -> None:
+def test_without_a_connector_ours_is_as_fast_as_stock(worker: Any) -> None:
     """Nothing is fenced there: waiting before a preemption would only cost steps, so P is 0 by default."""
-    from stallproof.simulate.spawn import Worker
-
     plan = with_(PRESSED, store={"kind": "none"}, blocks=60)
     waits = {"STALLPROOF_PATIENCE": "1"}
-    with Worker("0.32.0") as w:
-        stock, ours, slow = (
-            w.run(with_(plan, scheduler=s, options=o))["summary"]
-            for s, o in (("stock", {}), ("stallproof", {}), ("stallproof", waits))
-        )
+    stock, ours, slow = (
+        worker.run(with_(plan, scheduler=s, options=o))["summary"]
+        for s, o in (("stock", {}), ("stallproof", {}), ("stallproof", waits))
+    )
     assert stock["preemptions"] > 10
     compared = ("virtual_s", "ttft_p95_s", "itl_p99_s", "scheduled_tokens", "preemptions", "steps")
     assert {k: ours[k] for k in compared} == {k: stock[k] for k in compared}
@@ -131,9 +133,9 @@ def test_without_a_connector_ours_is_as_fast_as_stock() -> None:
 @pytest.mark.engine
 @pytest.mark.slow
 @needs_engine
-def test_lost_loads_strand_stock_and_not_ours() -> None:
+def test_lost_loads_strand_stock_and_not_ours(worker: Any) -> None:
     plan = with_(PRESSED, store={"kind": "pd", "p_lost": 0.05}, options={"STALLPROOF_LOAD_DEADLINE_S": "5"})
-    stock, ours = (result(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))
+    stock, ours = (worker.run(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))
     assert stock["stranded"] > 0
     assert ours["stranded"] == 0
     from stallproof.simulate.metrics import ratios

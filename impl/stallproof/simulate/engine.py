@@ -23,6 +23,10 @@ from stallproof.simulate.worker import Latency
 from stallproof.simulate.workload import Job
 
 
+#: a token that ends its request (recordings only); every other token is 7
+STOP = 9
+
+
 @dataclass(slots=True)
 class Flight:
     """A dispatched step: when the device is done with it, and who gets a token from it."""
@@ -73,7 +77,7 @@ def make_request(job: Any, block_size: int) -> Any:
         request_id=job.rid,
         prompt_token_ids=[7] * job.prompt,
         sampling_params=SamplingParams(
-            max_tokens=job.output, ignore_eos=True, temperature=0.0, stop_token_ids=[job.stop]
+            max_tokens=job.output, ignore_eos=True, temperature=0.0, stop_token_ids=[STOP]
         ),
         pooling_params=None,
         arrival_time=job.at,

@@ -18,12 +18,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from stallproof.errors import BadInput
-from stallproof.simulate.engine import model_output, sampled_tokens
+from stallproof.simulate.engine import STOP, model_output, sampled_tokens
 from stallproof.simulate.script import Item, Renaming, Script, difference, endings, read
 from stallproof.trace import schema as T
 
-#: a token that ends its request, for those that ended so; all others are 7
-STOP = 9
 #: settings of our class that a header tells
 _OPTIONS = {
     "STALLPROOF_PATIENCE": "patience",
@@ -79,7 +77,6 @@ class Contents:
     prompt: int
     output: int
     prio: int
-    stop: int = STOP
 
     def block_hashes(self, first: int, last: int, block_size: int) -> list[bytes]:
         named = (self.script.name((self.rid, i)) for i in range(first, last))
