@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters of requests whose step is in flight count against `max_loras`, too.
 
-For `tests/v1/core/` of vLLM; fails on 0.23.0 to 0.33.0, passes with the patch beside this file.
+For `tests/v1/core/` of vLLM; fails on 0.32.0, passes with the patch beside this file.
 """
 
 import os
