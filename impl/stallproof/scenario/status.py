@@ -60,7 +60,7 @@ def rows(folder: Path, configs: Path) -> list[Row]:
         for line, r in enumerate(csv.DictReader(f), 2):
             bug = normal(r["id"])
             if s := first.get(bug):
-                status, detail = "scenario", f"`{s.id}`"
+                status, detail = "scenario", "; ".join(x for x in (f"`{s.id}`", r["why"]) if x)
             elif s := also.get(bug):
                 status, detail = "duplicate", f"of {s.source[0]}: `{s.id}`"
             elif bug in gap:

@@ -245,13 +245,15 @@ class Probe:
         return remove_skipped_blocks
 
     def _allocate_slots(self, call: Any) -> Any:
-        rec = self.rec
+        from vllm.v1.request import RequestStatus
+
+        rec, is_running = self.rec, RequestStatus.RUNNING
 
         def allocate_slots(request: Any, num_new_tokens: int, *a: Any, **k: Any) -> Any:
             r = request.request_id
             # once per running request and step, so no context manager
             before, self.context = self.context, ("allocate", r)
-            running = request.status.name == "RUNNING"
+            running = request.status is is_running
             if not running:
                 self.fresh, self.shared = [], []
             try:

@@ -120,6 +120,13 @@ class QueuePart(Engine):
             holding.clear()
             holding.extend(ordered)
         waiting = self.waiting
+        if self._sp_foreign and self._sp_adapter.facts.select:
+            # a copied loop may know one queue only (ascend#10699): holders that can go on are put where it looks
+            done = self.finished_recving_kv_req_ids
+            ready = [r for r in holding if r.status.name in ("WAITING", "PREEMPTED") or r.request_id in done]
+            if ready:
+                holding.remove_requests(ready)
+                waiting.extendleft(reversed(ready))
         back = {r.request_id: r for r in moved if r.request_id in self.requests and not self._sp_holds(r)}
         displaced = []
         for i in range(min(len(back) + 1, len(waiting) - 1) - 1, -1, -1):
