@@ -174,7 +174,7 @@ def random_constants(rng: random.Random, **given: Any) -> Constants:
         "Late": [1] if rng.random() < 0.3 else [],
         "Grammar": [n] if rng.random() < 0.3 else [],
         "GrammarFails": rng.choice(["no", "wakes"]),
-        "Pauses": 2 if rng.random() < 0.2 else 0,
+        "Pauses": 1 if rng.random() < 0.2 else 0,
         "MaxSeqs": rng.choice([1, 2, 99]),
     }
     return constants(**{**values, **given})

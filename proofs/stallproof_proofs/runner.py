@@ -88,10 +88,11 @@ class Hint(msgspec.Struct, omit_defaults=True):
     """What an earlier thorough run found: hypotheses that suffice, and what makes the obligation fail.
 
     A hint is never trusted: fewer hypotheses prove more, and a proof that fails with them is tried with all.
+    ``fails_if``: empty if nothing makes it fail, None if nobody has looked yet.
     """
 
     uses: list[str] = []
-    fails_if: str = ""
+    fails_if: str | None = ""
 
 
 HINTS = Path(__file__).with_name("hints.json")
@@ -144,10 +145,10 @@ def check(o: Obligation, thorough: bool = False) -> Result:
         hint = hints().get(o.name, Hint())
         if status == "proved":
             recorded = o.small is not None and not thorough
-            fails_if = hint.fails_if if recorded else breaks(o, used, hint.fails_if)
+            fails_if = (hint.fails_if if recorded else breaks(o, used, hint.fails_if or "")) or ""
             if not fails_if and o.small is None:
                 status, detail = "unknown", "nothing makes it fail: the obligation says nothing"
-            elif not fails_if and (not recorded or o.name in hints()):
+            elif not fails_if and (not recorded or (o.name in hints() and hint.fails_if is not None)):
                 kind = "frame"
     else:
         status, detail = refute(o.condition(), o.small)
@@ -183,7 +184,7 @@ def renew_hints(progress: Callable[[int, int, str], None] | None = None, only: S
     for i, o in enumerate(todo, 1):
         status, _, used = prove(o)
         if status == "proved":
-            recorded = hints().get(o.name, Hint()).fails_if
+            recorded = hints().get(o.name, Hint()).fails_if or ""
             found[o.name] = Hint(sorted(used), breaks(o, used, recorded))
         if progress:
             progress(i, len(todo), o.name)
