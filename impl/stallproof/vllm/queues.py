@@ -119,14 +119,26 @@ class QueuePart(Engine):
             ordered = sorted(holding, key=key)
             holding.clear()
             holding.extend(ordered)
-        waiting = self.waiting
-        if self._sp_foreign and self._sp_adapter.facts.select:
-            # a copied loop may know one queue only (ascend#10699): holders that can go on are put where it looks
-            done = self.finished_recving_kv_req_ids
-            ready = [r for r in holding if r.status.name in ("WAITING", "PREEMPTED") or r.request_id in done]
-            if ready:
-                holding.remove_requests(ready)
-                waiting.extendleft(reversed(ready))
+        front = self._sp_ready_holders(holding) if self._sp_foreign and self._sp_adapter.facts.select else []
+        self._sp_arrange_waiting(moved, stray)
+        self.waiting.extendleft(reversed(front))
+
+    def _sp_ready_holders(self: Any, holding: Any) -> list[Any]:
+        """Holders that can go on, taken out of their queue in order, to be put in front of the other.
+
+        A copied loop may know one queue only (vllm-ascend#10699).
+        """
+        front, waiting, done = [], self.waiting, self.finished_recving_kv_req_ids
+        while waiting and self._sp_holds(waiting[0]):  # put there before an earlier call
+            front.append(waiting.popleft())
+        ready = [r for r in holding if r.status.name in ("WAITING", "PREEMPTED") or r.request_id in done]
+        if ready:
+            holding.remove_requests(ready)
+        return sorted([*front, *ready], key=self._sp_key)
+
+    def _sp_arrange_waiting(self: Any, moved: list[Any], stray: list[Any]) -> None:
+        """Those that hold nothing: preempted and skipped requests go to their places."""
+        waiting, key = self.waiting, self._sp_key
         back = {r.request_id: r for r in moved if r.request_id in self.requests and not self._sp_holds(r)}
         displaced = []
         for i in range(min(len(back) + 1, len(waiting) - 1) - 1, -1, -1):
