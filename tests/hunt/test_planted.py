@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallproof import scenario
+from stallproof import engines, scenario
 from stallproof.core.rules import RULES
 from stallproof.hunt import planted
 
@@ -56,3 +56,17 @@ def test_no_fault_is_there_unasked() -> None:
     assert planted._planted == []
     with pytest.raises(AttributeError, match="no attribute 'gate_shut'"):
         planted.gate_shut  # noqa: B018
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_those_with_a_scenario_break_it() -> None:
+    """The scenario passes with our class as it is (``tests/scenarios``), and not with the fault."""
+    script = Path(__file__).with_name("live_mutants.py")
+    done = engines.get("0.32.0").run([str(script), str(SCENARIOS)], capture_output=True, text=True)
+    got = {x.split()[1]: x.split()[2:] for x in done.stdout.splitlines() if x.startswith("LIVE ")}
+    wanted = {m.name for m in planted.MUTANTS if m.scenario and m.version == "0.32.0"}
+    assert set(got) == wanted, done.stderr[-2000:]
+    assert len(wanted) >= 16
+    assert not [name for name, broken in got.items() if not broken]

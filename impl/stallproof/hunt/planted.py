@@ -90,8 +90,7 @@ def _m(*fields: str, **more: str) -> Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     # ---- fences and gated loads
-    _m("gate_open", "GateLoads", "core.gate:Gate.must_hold", "not self._steps.passed(fence)", "False",
-       scenario="late-write-s16"),
+    _m("gate_open", "GateLoads", "core.gate:Gate.must_hold", "not self._steps.passed(fence)", "False"),
     _m("gate_early", "GateLoads", "core.steps:Steps.passed", "fence <= self.done", "fence <= self.done + 1"),
     _m("gate_never", "GateLoads", "core.gate:Gate.due", "if self._steps.passed(x.fence)", "if False"),
     _m("fence_oldest", "GateLoads", "core.fences:BlockFences.newest", "max(", "min("),
@@ -147,8 +146,8 @@ MUTANTS: tuple[Mutant, ...] = (
        "if open_kinds:\n", "if not open_kinds:\n", scenario="abort-recv-sent-46240"),
     _m("received_refused", "Completions", "core.completions:Completions.judge", "if received:",
        "if not received:"),
-    _m("no_load_deadline", "LoadDeadline", "core.deadlines:Deadlines.expired", "if due > now:",
-       "if due <= now:", scenario="lost-load-35943"),
+    _m("deadline_never", "LoadDeadline", "core.deadlines:Deadlines.expired", "late.append(name)", "pass",
+       scenario="lost-load-35943"),
     _m("deadline_renewed", "DeferralDeadline", "core.deadlines:Deadlines.begin",
        "self.due.setdefault(name, now + self.limit)", "self.due[name] = now + self.limit",
        scenario="deferral-49829"),
@@ -159,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m("lost_sends_kept", "WaitDeadline", "vllm.loads:LoadPart._sp_expire_send", '"sent" not in owed',
        '"sent" in owed', scenario="lost-send-50425"),
     _m("no_promotion", "Promotion", "vllm.loads:LoadPart._sp_promote",
-       'if not self._sp_settings.active("Promotion"):', "if True:", scenario="pause-58041"),
+       'if not self._sp_settings.active("Promotion"):', "if True:"),
     _m("asleep_while_paused", "Promotion", "vllm.reports:ReportPart._sp_wants_reports",
        'self.pause_state.name == "UNPAUSED"', 'self.pause_state.name != "UNPAUSED"', scenario="pause-58041"),
     # ---- what can never be served
