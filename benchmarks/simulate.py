@@ -48,7 +48,7 @@ AZURE = ("azure conv", "azure/AzureLLMInferenceTrace_conv.csv", 0.2)
 NONE = Store()
 PD = Store(kind="pd", latency=0.02, bandwidth=5000)
 OFFLOAD = Store(kind="offload", latency=0.005, bandwidth=10000, capacity=40000)
-LOSSY = Store(kind="pd", latency=0.02, bandwidth=5000, p_fail=0.02, p_lost=0.01)
+LOSSY = Store(kind="pd", latency=0.02, bandwidth=5000, p_fail=0.03, p_lost=0.03)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def run(cells: list[Cell], a: argparse.Namespace) -> None:
     """Run what has no result yet; each result is written as it comes."""
     todo = []
     for cell in cells:
-        for seed in range(a.seeds):
+        for seed in range(min(a.seeds, a.first or a.seeds)):
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
                 target = CACHE / f"{key(cell.version, plan)}.json"

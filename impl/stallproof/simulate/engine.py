@@ -22,7 +22,6 @@ from stallproof.simulate.series import Series
 from stallproof.simulate.worker import Latency
 from stallproof.simulate.workload import Job
 
-
 #: a token that ends its request (recordings only); every other token is 7
 STOP = 9
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from stallproof.errors import BadInput
@@ -96,7 +97,7 @@ def read(path: Path) -> Recording:
         raise BadInput("no request in this recording", path=path)
     scale = 1.0
     if head.source in ("harness", "model", "tlc") and len(calls) > 1:
-        between = statistics.median(b - a for a, b in zip(calls, calls[1:], strict=False))
+        between = statistics.median(b - a for a, b in pairwise(calls))
         scale = CALL / between if between > 0 else 1.0
     first = min(j.at for j in jobs.values())
     for one in known.values():
