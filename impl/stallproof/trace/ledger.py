@@ -375,6 +375,8 @@ class Ledger(Snapshots):
             self.asks("nobody")
         self.beneficiary = ""
         self.last_refused = ""
+        if self.refusals:
+            self.refusals = set()
         if rec.free >= 0 and rec.free != len(self.pool):
             self.bad(
                 "Conservation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .ledger_state import Req
+from .ledger_state import Req, some
 from .ledger_transfers import Transfers
 from .schema import FINISHED, HELD, PREEMPTED, RECEIVED, RUNNING, WAITING
 
@@ -19,6 +19,7 @@ class Requests(Transfers):
     def refuse(self, e: s.Refuse) -> None:
         self.req(e.r, "a refusal")
         self.last_refused = e.r
+        self.refusals.add(e.r)
         if self.beneficiary:
             self.asks(e.r)
 
@@ -26,14 +27,14 @@ class Requests(Transfers):
         q = self.req(e.r, "a wait")
         if q is not None and q.st != RUNNING:
             self._state(e.r, "waits for blocks as a running request", RUNNING, q.st, "ev.wait.r")
-        elif self.last_refused not in ("", e.r):
+        elif self.refusals and e.r not in self.refusals:
             self.bad(
                 "Queues",
-                f"{e.r} waits for blocks, but {self.last_refused} was refused",
+                f"{e.r} waits for blocks, but {some(sorted(self.refusals))} was refused",
                 field="ev.wait.r",
-                expected=self.last_refused,
+                expected=some(sorted(self.refusals)),
                 observed=e.r,
-                requests=[self.last_refused, e.r],
+                requests=[e.r, *sorted(self.refusals)],
             )
 
     def _state(self, r: str, text: str, expected: str, observed: str, field: str) -> None:

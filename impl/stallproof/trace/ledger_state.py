@@ -131,6 +131,7 @@ class State:
         self.beneficiary = ""  # whom the latest victim made room for, until that one asks again
         self.lateral = False  # that victim was evicted (EvictCoupled then sees to it)
         self.last_refused = ""  # in this record
+        self.refusals: set[str] = set()  # refused in this record
         self.failing: set[str] = set()  # whose load failed in this record
         self.expired: set[str] = set()  # loads that expired in this record
         self.since_reset: set[int] | None = None
