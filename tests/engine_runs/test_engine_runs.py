@@ -50,9 +50,9 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     # grammars are compiled beside the engine, so its counts vary: 20, 156 and 60 were seen
     "structured output": ({"structured_every": 2}, {"preempt": 10, "load": 50, "park": 50}),
     "n-gram speculation": (
-        {"requests": REQUESTS // 2, "asynchronous": False, "echo": True, "speculative": {
+        {"requests": REQUESTS // 3, "asynchronous": False, "echo": True, "speculative": {
             "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}},
-        {"preempt": 10, "load": 50, "accepted": 20},
+        {"preempt": 8, "load": 40, "accepted": 15},
     ),
 }  # fmt: skip
 #: the part of a plan that shapes requests: what is asked of the reference, too
