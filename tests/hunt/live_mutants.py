@@ -7,11 +7,11 @@ from pathlib import Path
 os.environ.update({f"STALLPROOF_{n}_DEADLINE_S": "64" for n in ("LOAD", "DEFERRAL", "WAIT", "SESSION")})
 os.environ["STALLPROOF_STRICT"] = "1"
 
-import vllm  # noqa: E402
+import vllm
 
-from stallproof import scenario  # noqa: E402
-from stallproof.harness.drive import run  # noqa: E402
-from stallproof.hunt.planted import MUTANTS  # noqa: E402
+from stallproof import scenario
+from stallproof.harness.drive import run
+from stallproof.hunt.planted import MUTANTS
 
 for m in MUTANTS:
     if m.scenario and m.version == "0.32.0":

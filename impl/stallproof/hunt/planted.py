@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m("fence_oldest", "GateLoads", "core.fences:BlockFences.newest", "max(", "min("),
     _m("fence_lowered", "GateLoads", "core.fences:BlockFences.raise_to", "< step", "> step"),
     _m("fence_processed", "GateLoads", "vllm.loads:LoadPart._sp_observe_free",
-       "for b in blocks), self._sp_steps.newest)", "for b in blocks), self._sp_steps.processed)"),
+       "self._sp_last_touch()", "self._sp_steps.processed"),
     _m("two_steps_done", "GateLoads", "core.steps:Steps.process", "self.processed += 1",
        "self.processed += 2"),
     _m("held_load_kept", "GateLoads", "vllm.reports:ReportPart.finish_requests",
