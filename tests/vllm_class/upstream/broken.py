@@ -15,17 +15,6 @@ class Leaky:
         del self.requests[request.request_id]  # type: ignore[attr-defined]
 
 
-class NewestFirst:
-    """The last to arrive is the first to be looked at."""
-
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        waiting = self.waiting  # type: ignore[attr-defined]
-        turned = [waiting.pop_request() for _ in range(len(waiting))]
-        for request in turned:
-            waiting.prepend_request(request)
-        return super().schedule(*args, **kwargs)  # type: ignore[misc]
-
-
 class Deaf:
     """Takes no notice of a load that failed."""
 
@@ -34,7 +23,7 @@ class Deaf:
 
 
 _FAULTS: dict[str, tuple[type, ...]] = {
-    "leaky": (Leaky,), "newest-first": (NewestFirst,), "deaf": (Deaf,), "leaky-deaf": (Leaky, Deaf),
+    "leaky": (Leaky,), "deaf": (Deaf,), "leaky-deaf": (Leaky, Deaf),
 }  # fmt: skip
 
 
