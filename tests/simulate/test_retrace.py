@@ -61,6 +61,6 @@ def test_the_wedge_stalls_again_with_stock_and_finishes_with_ours() -> None:
     stock, ours = json.loads(run.stdout)["runs"]
     assert stock["vllm"] == ours["vllm"] == "0.23.0"
     assert (stock["stranded"], stock["completed"]) == (2, 1)
-    assert "no progress" in stock["ended"]
+    assert "horizon" in stock["ended"], "nothing moves; the pauses between calls grow to a second"
     assert (ours["stranded"], ours["completed"]) == (0, 3)
     assert json.loads(run.stdout)["ratios"] == [None]

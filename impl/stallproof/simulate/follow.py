@@ -108,7 +108,8 @@ class Follower:
         from stallproof.vllm.describe import config_of
         from stallproof.vllm.recording import attach, recorded
 
-        self.script, self.names = script, Renaming()
+        # What a refused request would have shared is not recorded, so neither is what it needed.
+        self.script, self.names = script, Renaming(needs=not script.header.config.prefix_caching)
         self.now = 0.0
         self.steps: dict[int, tuple[Any, list[list[int]]]] = {}
         header = script.header
