@@ -196,9 +196,9 @@ def _same_event(a: Any, b: Any, names: Renaming) -> bool:
         if f == "blocks":
             if not names.all_same(x, y, ordered=_tag(a) not in _SETS):
                 return False
-        elif f in ("arr", "job", "who"):  # clocks, and names that the recorder gives
-            continue
-        elif f == "need" and not names.needs:
+        elif f in ("arr", "job", "who") or (
+            f == "need" and not names.needs
+        ):  # clocks, and names that the recorder gives
             continue
         elif x != y:
             return False
