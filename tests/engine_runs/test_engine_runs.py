@@ -58,10 +58,6 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 #: the part of a plan that shapes requests: what is asked of the reference, too
 SHAPE = ("shared_prefix", "structured_every", "echo")
 
-#: divergences that are known and open. A request whose load failed gives its blocks up when it is promoted,
-#: keeps its place among the holders for the rest of that call, and may load again ahead of an older newcomer.
-KNOWN: dict[str, set[str]] = {"aborts, late, failed and repeated loads": {"NoInversion"}}
-
 
 def run(plan: Any, folder: Path, module: str = "engine_run") -> Any:
     target = folder / "result.json"
@@ -140,7 +136,7 @@ def test_ours_under_pressure(name: str, tmp_path: Path, wanted: dict[str, dict[s
     trace = tmp_path / "trace.jsonl"
     got = run({"requests": REQUESTS, **extra, "scheduler": "stallproof", "trace": str(trace)}, tmp_path)
     check(got, wanted[shape(extra)], floor)
-    assert replayed(trace) <= KNOWN.get(name, set())
+    assert replayed(trace) == set()
 
 
 def test_stock_under_the_same_pressure_is_the_control(
