@@ -397,17 +397,13 @@ class Config(Struct, omit_defaults=True):
     stale_output: Annotated[
         Literal["delivered", "dropped"], F("late output of a preempted request", spec="StaleOutput")
     ] = "delivered"
-    patience: Annotated[
-        int, F("processed steps a refused running request waits", spec="P", compared="Patience")
-    ] = 0
+    patience: Annotated[int, F("processed steps a refused request waits", spec="P", compared="Patience")] = 0
     full_fit: Annotated[bool, F("admission needs room for the whole sequence", spec="FullFit")] = True
     lookahead: Annotated[int, F("look-ahead slots per request", spec="Look")] = 0
     groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
     window: Annotated[int, F("sliding window in tokens; 0: full attention, so that tokens tell blocks")] = 0
     deadline: Annotated[float, F("seconds a load may last, 0: no deadline", compared="BoundedWait")] = 0.0
-    deferral: Annotated[
-        float, F('seconds a connector may answer "not yet", 0: no deadline', compared="DeferralDeadline")
-    ] = 0.0
+    deferral: Annotated[float, F('seconds of "not yet", 0: no deadline', compared="DeferralDeadline")] = 0.0
     watermark: Annotated[int, F("blocks that an admission leaves free")] = 0
 
     @property
