@@ -18,6 +18,7 @@ them; what is left over is listed. Runs on every supported release that is insta
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -82,7 +83,7 @@ def judge(rows: list[Row], every: list[Scenario], up: list[str]) -> tuple[list[A
 def fits(x: Scenario, judged: Answers, f: Finding, s: Scenario, seen: Answers) -> bool:
     """Whether finding ``f`` with scenario ``s``, which on each release showed ``seen``, is that of ``x``."""
     here, mine = judged.get(f.version), seen[f.version].causes.get(f.property)
-    if here is None or mine is None or not within(mine, here.causes.get(f.property, "")):
+    if here is None or mine is None or not within(mine, _unnamed(here.causes.get(f.property, ""), x)):
         return False
     about, uses = set(needs(x)) - FREE, set(needs(s)) - FREE
     if about != uses and not mine.startswith("a request that never fits"):
@@ -96,11 +97,22 @@ def fits(x: Scenario, judged: Answers, f: Finding, s: Scenario, seen: Answers) -
     return True
 
 
+def _unnamed(cause: str, x: Scenario) -> str:
+    """``cause`` with the names of ``x``'s requests as a hunt's signature has them."""
+    names = {re.sub(r"\d+", "N", q.id) for q in [*x.request, *x.stream]}
+    for name in sorted(names, key=len, reverse=True):
+        cause = re.sub(rf"\b{re.escape(name)}N?\b", "R", cause)
+    return cause
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, help="write the page here")
     parser.add_argument("--answers", type=Path, help="write what each scenario showed on each release here")
+    parser.add_argument(
+        "--again", action="store_true", help="do not run anything: take --answers as they are"
+    )
     args = parser.parse_args()
     rows = read(args.folders)
     if not rows:
@@ -108,12 +120,20 @@ def main() -> int:
         return 2
     up = [v for v in engines.MATRIX if engines.is_up(v)]
     every = [s for s in scenario.load_all("tests/scenarios") if not s.engine.base and s.source[0] not in OWN]
-    seen, judged = judge(rows, every, up)
-    if args.answers:
+    if args.again and args.answers:
+        seen, judged = msgspec.json.decode(
+            args.answers.read_bytes(), type=tuple[list[Answers], dict[str, Answers]]
+        )
+        up = [v for v in up if v in seen[0]]
+    else:
+        seen, judged = judge(rows, every, up)
+    if args.answers and not args.again:
         args.answers.write_bytes(msgspec.json.format(msgspec.json.encode([seen, judged]), indent=1))
     found: dict[str, list[int]] = defaultdict(list)
     for k, (_, f, s) in enumerate(rows):
         for x in every:
+            if x.source[0].startswith("gate-audit#S"):
+                continue  # probes of one rule each: on stock they fail for causes that others stand for
             if fits(x, judged[x.id], f, s, seen[k]) and k not in found[x.source[0]]:
                 found[x.source[0]].append(k)
     found = {c: ks for c, ks in found.items() if ks}
