@@ -5,7 +5,7 @@
 
 Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
 another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
-per run in ``build/simulate``, named by what determines them (plan, release, the code of simulator and
+per run in ``out/simulate``, named by what determines them (plan, release, the code of simulator and
 scheduler class), so an interrupted bench goes on where it was. The order is that of the cells, so a bench
 that is stopped has the most informative ones. Pages: ``docs/simulate-results.md`` and
 ``docs/img/simulate-*.svg``, from whatever results there are; the page says what ran.
@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import simulate_report
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / "build" / "simulate"
+CACHE = ROOT / "out" / "simulate"
 #: code on which a result depends: the simulator for both schedulers, the class for ours
 SIMULATOR = ("simulate/engine.py", "simulate/worker.py", "simulate/connector.py", "simulate/workload.py")
 SCHEDULERS = ("stock", "stallproof")
