@@ -424,6 +424,11 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if self._sp_flight:
             self._sp_flight.popleft()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self._sp_parted:
+            try:
+                self._sp_requeue_parted()
+            except Exception as exc:
+                self._sp_fault("sessions", exc)
         if self._sp_failed:
             try:
                 self._sp_reset_places()

@@ -23,6 +23,7 @@ class QueuePart(Engine):
         self._sp_arrivals = 0
         self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
         self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
+        self._sp_parted: list[Any] = []  #: sessions whose turn ended while they were preempted
         self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
         self._sp_unserved: list[Any] = []  #: an older, ready request that the last call had no tokens for
         self._sp_threshold: int | None = None  #: the engine's chunk cap, while ours is in its place
@@ -218,12 +219,34 @@ class QueuePart(Engine):
         super().add_request(request)
 
     def _handle_stopped_request(self: Any, request: Any) -> bool:
+        parted = self._sp_ready and self._sp_act and request.resumable
+        if parted and (parted := all(r is not request for r in self.running)):
+            # Preempted with this turn's last token in flight: nothing is computed any more, and the engine
+            # would cut the session's tokens there. As for one that runs, all but the last count as computed.
+            self._sp_session_comp[request.request_id] = request.num_tokens - 1
         finished: bool = super()._handle_stopped_request(request)
         if not finished and self._sp_ready:
             self._sp_sessions[request.request_id] = request
             if request.status is self._sp_between_turns:
                 self._sp_silent.begin(request.request_id, self._sp_now())
+        if parted and finished:
+            self._sp_session_comp.pop(request.request_id, None)
+        elif parted:
+            self._sp_parted.append(request)
         return finished
+
+    def _sp_requeue_parted(self: Any) -> None:
+        """A preempted session whose turn has ended goes back into a queue.
+
+        The engine puts it there and then takes every stopped request that was not running out of all queues.
+        """
+        parted, self._sp_parted = self._sp_parted, []
+        queues = (self.waiting, getattr(self, self._sp_holding_name))
+        for request in parted:
+            live = self.requests.get(request.request_id) is request and not request.is_finished()
+            if live and not any(r is request for queue in queues for r in queue):
+                self._sp_fire("OneOrder")
+                self._enqueue_waiting_request(request)
 
     def _update_request_as_session(self: Any, session: Any, update: Any) -> None:
         """An evicted session: the engine cuts its tokens at the computed ones, so give that number back."""

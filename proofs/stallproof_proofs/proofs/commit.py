@@ -13,7 +13,9 @@ from stallproof_proofs.statements import commit as stated
 from stallproof_proofs.systems import commit as m
 from stallproof_proofs.systems.order import (
     ADMLOOP,
+    BLOCKED,
     CLOSED,
+    FINISHED,
     HEAD,
     HELD,
     IDLE,
@@ -69,6 +71,14 @@ def auxiliary(s: State) -> dict[str, Bool]:
             ),
         ),
         "whole": forall(q, z3.Not(s.pf(q))),
+        "left out": z3.And(
+            z3.Not(s.paused()),
+            forall(q, z3.And(s.st(q) != BLOCKED, z3.Implies(inside, s.sts(q) != BLOCKED))),
+        ),
+        "quiet ends nobody": forall(
+            q,
+            z3.Implies(z3.And(inside, z3.Not(s.acted())), (s.st(q) == FINISHED) == (s.sts(q) == FINISHED)),
+        ),
         "own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
         "head": z3.Implies(s.mode() == HEAD, z3.And(s.ptr() == 0, z3.Not(s.hast()), z3.Not(s.pre()))),
         "promoted": forall(

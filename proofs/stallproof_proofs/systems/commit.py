@@ -2,7 +2,8 @@
 
 The micro-steps are those of :mod:`stallproof_proofs.systems.order_steps` with guards taken away (scheduling
 order, door, rule R, victims behind their target) and one put in: a request is scheduled with all its known
-tokens or not at all, so every scheduled request commits a token.
+tokens or not at all, so every scheduled request commits a token. Pause, grammar wait and max_num_seqs are
+left to theory order: here nothing pauses, no request waits for a grammar, and there is always a seat.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, State, System, Var, Vocabulary, ite
+from stallproof_proofs.logic import Action, Bool, Expr, State, System, Var, Vocabulary, forall, ite
 from stallproof_proofs.sums import Sum, below, members, moved, positive
 from stallproof_proofs.systems import order as m
 from stallproof_proofs.systems import order_steps as steps
@@ -30,6 +31,9 @@ from stallproof_proofs.systems.order import (
     r0,
     v0,
 )
+
+#: actions of theory order that have no part in theory commit; rule E (RunEvict) belongs to OneOrder
+LEFT_OUT = {"RunEvict", "Paused", "Pause", "Resume", "GrammarReady", "GrammarFails"}
 
 vocabulary = Vocabulary(
     *m.vocabulary.vars.values(),
@@ -76,6 +80,21 @@ def _without(a: Action, drop: Collection[str], add: Mapping[str, Bool] | None = 
     return replace(a, guards={**{n: g for n, g in a.guards.items() if n not in drop}, **(add or {})})
 
 
+def _true() -> Bool:
+    return z3.BoolVal(True)
+
+
+def _over(s: State) -> Bool:
+    """A call may end: closed, out of budget, or both loops are through."""
+    visited = forall(q, z3.Implies(s.st(q) == RUNNING, m.order(q) < s.ptr()))
+    return z3.Or(
+        s.mode() == m.CLOSED,
+        s.budget() <= 0,
+        z3.And(s.mode() == m.RUNLOOP, s.pre(), visited),
+        z3.And(s.mode() == m.ADMLOOP, forall(q, z3.Not(m.candidate(s, q)))),
+    )
+
+
 def actions(s: State) -> list[Action]:
     base = {a.name: a for a in steps.actions(s)}
     whole = {"whole": m.n0 == m.goal(s, r0) - s.comp(r0)}
@@ -88,7 +107,13 @@ def actions(s: State) -> list[Action]:
             base["Begin"], updates={**base["Begin"].updates, "S0s": s.S0, "S1s": s.S1, "S2s": s.S2}
         ),
         "Serve": _without(base["Serve"], ["next"], here),
-        "RunEvict": None,  # rule E belongs to OneOrder
+        "Arrive": replace(
+            base["Arrive"],
+            updates={**base["Arrive"].updates, "st": lambda w: ite(w == r0, m.WAITING, s.st(w))},
+        ),
+        # a closed system: a rejection counts, whatever the request held
+        "Reject": replace(base["Reject"], updates={**base["Reject"].updates, "moved": _true, "acted": _true}),
+        "Dispatch": replace(base["Dispatch"], guards={**base["Dispatch"].guards, "over": _over(s)}),
         "Preempt": _without(base["Preempt"], ["next", "youngest"], {**here, "victim": s.st(v0) == RUNNING}),
         "SelfPreempt": _without(base["SelfPreempt"], ["next", "youngest"], here),
         "StartLoad": _without(
@@ -121,9 +146,9 @@ def actions(s: State) -> list[Action]:
     }
     out = []
     for name, a in base.items():
-        b = changed.get(name, a)
-        if b is None:
+        if name in LEFT_OUT:
             continue
+        b = _without(changed.get(name, a), ["seat"])
         plain = {n: u for n, u in b.updates.items() if n not in {t.name for t in m.SUMS}}
         b = replace(b, updates=plain, actors={})
         actor = a.actors.get("Sown")
