@@ -39,6 +39,7 @@ from stallproof_proofs.systems.order import (
     u,
     v,
 )
+from stallproof_proofs.systems.order_parts import rederived
 from stallproof_proofs.theory import Inductive, Twin, substituted
 
 
@@ -357,7 +358,7 @@ def _any_victim(s: State, a: Action) -> Action:
 
 def _late_token_dropped(s: State, a: Action) -> Action:
     """StaleOutput = dropped: a preempted request loses the tokens of its steps in flight."""
-    return steps.rederived(s, a, m.v0, ph=lambda w: z3.If(w == m.v0, 0, s.ph(w)))
+    return rederived(s, a, m.v0, ph=lambda w: z3.If(w == m.v0, 0, s.ph(w)))
 
 
 def _admissions_go_on(s: State, a: Action) -> Action:

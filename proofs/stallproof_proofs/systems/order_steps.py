@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, State, System, forall, ite, zmax, zmin
-from stallproof_proofs.sums import below, members, moved, positive
+from stallproof_proofs.logic import Action, Bool, State, System, forall, ite, zmin
+from stallproof_proofs.sums import below, members, positive
 from stallproof_proofs.systems.order import (
     ADMLOOP,
     BEHIND,
@@ -64,91 +62,17 @@ from stallproof_proofs.systems.order import (
     victim,
     vocabulary,
 )
-
-Updates = Mapping[str, Callable[..., Expr]]
-
-
-def at(s: State, r: Expr, **values: Any) -> dict[str, Callable[..., Expr]]:
-    """Per-request variables changed for ``r`` only."""
-    return {n: (lambda w, n=n, x=x: ite(w == r, x, getattr(s, n)(w))) for n, x in values.items()}
-
-
-def mark(s: State, var: str, r: Expr) -> dict[str, Callable[..., Expr]]:
-    return {var: lambda w: z3.Or(getattr(s, var)(w), w == r)}
-
-
-def const(**values: Any) -> dict[str, Callable[..., Expr]]:
-    return {n: partial(_lift, x) for n, x in values.items()}
-
-
-def _lift(x: Any) -> Expr:
-    return z3.BoolVal(x) if isinstance(x, bool) else x if z3.is_expr(x) else z3.IntVal(x)
-
-
-def _unless(cond: Bool, then: Callable[..., Expr], other: Callable[..., Expr]) -> Expr:
-    return ite(cond, then(), other())
-
-
-def _lower(s: State, r: Expr) -> dict[str, Callable[..., Expr]]:
-    """Ghost: remember the oldest request known to have gone down in this call."""
-    keep = z3.And(s.hasd(), order(s.dw()) < order(r))
-    return {"dw": lambda: ite(keep, s.dw(), r), "hasd": lambda: z3.BoolVal(True)}
-
-
-def _sacrifice(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
-    """``w`` gives its blocks up for ``r0``, which the loop now has to serve."""
-    return {
-        **_give_up(s, w, st=z3.IntVal(WAITING)),
-        **const(hast=True, tgt=r0, moved=True, acted=True),
-        "hasd": lambda: z3.And(s.hasd(), s.dw() != w),
-    }
-
-
-def _act(
-    s: State,
-    name: str,
-    actor: Expr,
-    guards: Mapping[str, Bool],
-    updates: Updates,
-    source: str,
-    params: tuple[Any, ...] = (),
-) -> Action:
-    return moved(s, Action(name, guards, updates, params or (actor,), source), actor, SUMS)
-
-
-def rederived(s: State, a: Action, actor: Expr, **updates: Callable[..., Expr]) -> Action:
-    """``a`` with some updates replaced and the sums derived again; for twins."""
-    own = {n: x for n, x in {**a.updates, **updates}.items() if n not in {t.name for t in SUMS}}
-    return moved(s, Action(a.name, a.guards, own, a.params, a.source), actor, SUMS)
-
-
-def _take(s: State, r: Expr, extra: Mapping[str, Any]) -> dict[str, Callable[..., Expr]]:
-    """``Grab`` and ``TakeStep``: blocks for ``n0`` tokens; a token is committed iff the rest is scheduled."""
-    grab = zmax(s.comp(r) + n0 + Look - s.own(r), 0)
-    whole = n0 == goal(s, r) - s.comp(r)
-    prefill = extra.get("pf", s.pf(r))
-    extra = {n: x for n, x in extra.items() if n != "pf"}
-    return {
-        **at(
-            s,
-            r,
-            own=s.own(r) + grab,
-            comp=s.comp(r) + n0,
-            ph=s.ph(r) + ite(whole, 1, 0),
-            **extra,
-            pf=z3.And(z3.Not(whole), prefill),
-        ),
-        **const(free=s.free() - grab, budget=s.budget() - n0, all=True, moved=True, acted=True, hast=False),
-        **_lower(s, r),
-    }
-
-
-def _give_up(s: State, w: Expr, **extra: Any) -> dict[str, Callable[..., Expr]]:
-    """``Release`` of everything ``w`` holds."""
-    return {
-        **at(s, w, own=z3.IntVal(0), comp=z3.IntVal(0), pf=z3.BoolVal(False), **extra),
-        **const(free=s.free() + s.own(w)),
-    }
+from stallproof_proofs.systems.order_parts import (
+    act,
+    at,
+    const,
+    give_up,
+    lower,
+    mark,
+    sacrifice,
+    take,
+    unless,
+)
 
 
 def run_loop(s: State) -> list[Action]:
@@ -162,12 +86,12 @@ def run_loop(s: State) -> list[Action]:
     refused = {**here, **askable, "mine": mine, "short": need(s, r0) > s.free()}
     past = const(ptr=order(r0) + 1)
     return [
-        _act(
+        act(
             s,
             "Serve",
             r0,
             {**here, **askable, "mine": mine, "enough": need(s, r0) <= s.free(), "chunk": n0 == chunk(s, r0)},
-            {**_take(s, r0, {}), **past},
+            {**take(s, r0, {}), **past},
             "RunLoop: TakeStep and Grab",
             (r0, n0),
         ),
@@ -178,16 +102,16 @@ def run_loop(s: State) -> list[Action]:
             (r0,),
             "RunLoop: nothing to schedule for r",
         ),
-        _act(
+        act(
             s,
             "RunEvict",
             v0,
             {**refused, "sure": need(s, r0) <= s.free() + s.Sgain(r0), "behind": victim(s, v0, r0)},
-            _sacrifice(s, v0),
+            sacrifice(s, v0),
             "RunLoop: CommitEvict (rule E)",
             (r0, v0),
         ),
-        _act(
+        act(
             s,
             "Preempt",
             v0,
@@ -198,19 +122,19 @@ def run_loop(s: State) -> list[Action]:
                 ),
                 "other": v0 != r0,
             },
-            {**_sacrifice(s, v0), **const(pre=True)},
+            {**sacrifice(s, v0), **const(pre=True)},
             "RunLoop: Preempt",
             (r0, v0),
         ),
-        _act(
+        act(
             s,
             "SelfPreempt",
             r0,
             {**refused, "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0)))},
             {
-                **_give_up(s, r0, st=z3.IntVal(WAITING)),
+                **give_up(s, r0, st=z3.IntVal(WAITING)),
                 **const(hast=False, moved=True, acted=True, mode=CLOSED),
-                **_lower(s, r0),
+                **lower(s, r0),
                 **mark(s, "refused", r0),
             },
             "RunLoop: the last victim is the request itself",
@@ -257,7 +181,7 @@ def adm_loop(s: State) -> list[Action]:
     runs = {**askable, "no_load": z3.Not(can_load(s, r0))}
     loads = {**askable, "load": can_load(s, r0)}
     return [
-        _act(
+        act(
             s,
             "NotYet",
             r0,
@@ -267,11 +191,11 @@ def adm_loop(s: State) -> list[Action]:
                 **seen,
                 **mark(s, "heard", r0),
                 **const(moved=True, asked=True),
-                **_lower(s, r0),
+                **lower(s, r0),
             },
             "AdmLoop: the connector says not yet",
         ),
-        _act(
+        act(
             s,
             "StartLoad",
             r0,
@@ -281,11 +205,11 @@ def adm_loop(s: State) -> list[Action]:
                 **const(free=s.free() - ext(r0), moved=True, acted=True),
                 **seen,
                 **given,
-                **_lower(s, r0),
+                **lower(s, r0),
             },
             "AdmLoop: StartLoad",
         ),
-        _act(
+        act(
             s,
             "Admit",
             r0,
@@ -298,7 +222,7 @@ def adm_loop(s: State) -> list[Action]:
                 "some": n0 > 0,
             },
             {
-                **_take(s, r0, {"st": z3.IntVal(RUNNING), "pf": z3.BoolVal(True)}),
+                **take(s, r0, {"st": z3.IntVal(RUNNING), "pf": z3.BoolVal(True)}),
                 **at(
                     s, r0, noload=z3.Or(s.noload(r0), flag)
                 ),  # flag: no load after a preemption (not Reload)
@@ -308,7 +232,7 @@ def adm_loop(s: State) -> list[Action]:
             "AdmLoop: Admit",
             (r0, n0, flag),
         ),
-        _act(
+        act(
             s,
             "AdmEvict",
             v0,
@@ -320,7 +244,7 @@ def adm_loop(s: State) -> list[Action]:
                 "sure": remaining(s, r0) <= s.free() + s.Sgain(r0),
                 "behind": victim(s, v0, r0),
             },
-            _sacrifice(s, v0),
+            sacrifice(s, v0),
             "AdmLoop: CommitEvict",
             (r0, v0),
         ),
@@ -392,7 +316,7 @@ def call_frame(s: State) -> list[Action]:
             (start_budget,),
             "schedule() entered",
         ),
-        _act(
+        act(
             s,
             "Promote",
             r0,
@@ -400,11 +324,11 @@ def call_frame(s: State) -> list[Action]:
             {
                 **at(s, r0, st=z3.IntVal(HELD), comp=zmin(s.comp(r0), s.tok(r0) - 1)),
                 **const(moved=True),
-                **_lower(s, r0),
+                **lower(s, r0),
             },
             "PromoteAll: before the loops, whatever the budget",
         ),
-        _act(
+        act(
             s,
             "Reject",
             r0,
@@ -415,11 +339,11 @@ def call_frame(s: State) -> list[Action]:
                 "infeasible": z3.Not(fits(s, s.tok(r0))),
             },
             {
-                **_give_up(s, r0, st=z3.IntVal(FINISHED)),
+                **give_up(s, r0, st=z3.IntVal(FINISHED)),
                 **const(moved=z3.Or(s.moved(), holds), acted=z3.Or(s.acted(), holds)),
                 "cut": lambda: z3.Or(s.cut(), z3.Not(holds)),
                 "cutw": lambda: ite(holds, s.cutw(), r0),
-                **{n: partial(_unless, holds, x, getattr(s, n)) for n, x in _lower(s, r0).items()},
+                **{n: partial(unless, holds, x, getattr(s, n)) for n, x in lower(s, r0).items()},
             },
             "RejectInfeasible",
         ),
@@ -483,7 +407,7 @@ def between_calls(s: State) -> list[Action]:
             (),
             "Process: the oldest step leaves",
         ),
-        _act(
+        act(
             s,
             "Deliver",
             r0,
@@ -491,15 +415,15 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1),
             "Deliver: a token",
         ),
-        _act(
+        act(
             s,
             "DeliverLast",
             r0,
             {**idle, **live, "in_flight": s.ph(r0) > 0, "last": last},
-            {**_give_up(s, r0, st=z3.IntVal(FINISHED)), **at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1)},
+            {**give_up(s, r0, st=z3.IntVal(FINISHED)), **at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1)},
             "Deliver: the last token, or early stop",
         ),
-        _act(
+        act(
             s,
             "DeliverLate",
             r0,
@@ -507,7 +431,7 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, ph=s.ph(r0) - 1),
             "Deliver: a token of a finished request",
         ),
-        _act(
+        act(
             s,
             "XferDone",
             r0,
@@ -515,15 +439,15 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, st=z3.IntVal(RECEIVED)),
             "XferDone",
         ),
-        _act(
+        act(
             s,
             "XferFail",
             r0,
             {**idle, "loading": s.st(r0) == LOADING, "fails_left": s.fl(r0) > 0},
-            {**_give_up(s, r0, st=z3.IntVal(WAITING)), **at(s, r0, fl=s.fl(r0) - 1)},
+            {**give_up(s, r0, st=z3.IntVal(WAITING)), **at(s, r0, fl=s.fl(r0) - 1)},
             "XferFail",
         ),
-        _act(
+        act(
             s,
             "Expire",
             r0,
@@ -539,7 +463,7 @@ def between_calls(s: State) -> list[Action]:
             ),
             "Expire: quarantine, never loads again",
         ),
-        _act(
+        act(
             s,
             "ExpireZombie",
             r0,
@@ -555,7 +479,7 @@ def between_calls(s: State) -> list[Action]:
             ),
             "Expire: of a request that was aborted under its load",
         ),
-        _act(
+        act(
             s,
             "LateDone",
             r0,
@@ -563,15 +487,15 @@ def between_calls(s: State) -> list[Action]:
             {**at(s, r0, quar=z3.IntVal(0)), **const(free=s.free() + s.quar(r0))},
             "LateDone",
         ),
-        _act(
+        act(
             s,
             "Abort",
             r0,
             {**idle, **there},
-            _give_up(s, r0, st=z3.IntVal(FINISHED)),
+            give_up(s, r0, st=z3.IntVal(FINISHED)),
             "Abort; a load that has not started is cancelled",
         ),
-        _act(
+        act(
             s,
             "AbortLoading",
             r0,
@@ -579,15 +503,15 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, st=z3.IntVal(ZOMBIE)),
             "Abort, load under way",
         ),
-        _act(
+        act(
             s,
             "XferFreed",
             r0,
             {**idle, "zombie": s.st(r0) == ZOMBIE},
-            _give_up(s, r0, st=z3.IntVal(FINISHED)),
+            give_up(s, r0, st=z3.IntVal(FINISHED)),
             "XferFreed",
         ),
-        _act(
+        act(
             s,
             "Arrive",
             r0,
@@ -595,7 +519,7 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, st=ite(grammar(r0), BLOCKED, WAITING)),
             "Arrive",
         ),
-        _act(
+        act(
             s,
             "GrammarReady",
             r0,
@@ -603,7 +527,7 @@ def between_calls(s: State) -> list[Action]:
             at(s, r0, st=z3.IntVal(WAITING)),
             "GrammarReady",
         ),
-        _act(
+        act(
             s,
             "GrammarFails",
             r0,
