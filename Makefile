@@ -79,7 +79,7 @@ lint: $(STAMP) ## ruff and the type checker
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## the quick tests, under 2 minutes, no engine
-	@$(BIN)/pytest -q -m "not slow and not engine"
+	@$(BIN)/pytest -q -m "not slow and not engine" -n 2 --dist loadfile
 
 STAGE := @.ci/stage
 RUN   := $(MAKE) --no-print-directory
@@ -91,7 +91,7 @@ test: ## everything: lint, model, proofs, all tests, real schedulers and the rea
 	$(STAGE) check-model $(RUN) check-model
 	$(STAGE) engines $(RUN) engines
 	$(STAGE) kernels $(RUN) kernels-interpret
-	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine"
+	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine" -n 2 --dist loadfile
 	$(STAGE) tests-slow $(BIN)/pytest -q -m "slow or engine" -n 2 --dist loadfile
 
 LANES := $(BIN)/python -m stallproof.kernels.lanes
