@@ -237,6 +237,8 @@ class Run:
 
             names = {"pause_new": "PAUSED_NEW", "pause_all": "PAUSED_ALL", "resume": "UNPAUSED"}
             self.sched.set_pause_state(PauseState[names[what]])
+        elif what == "must_reset_running":  # refusing it is a fault
+            self.sched.reset_prefix_cache(reset_running_requests=True)
         else:  # the engine answers its caller with the error, and goes on
             with suppress(RuntimeError):
                 self.sched.reset_prefix_cache(reset_running_requests=what == "reset_running")

@@ -299,8 +299,8 @@ class Run:
     # @if at
     def do(self, what):
         print(f"step {self.step}: {what}")
-        if what in ("reset_cache", "reset_running"):
-            self.sched.reset_prefix_cache(reset_running_requests=what == "reset_running")
+        if what in ("reset_cache", "reset_running", "must_reset_running"):
+            self.sched.reset_prefix_cache(reset_running_requests=what != "reset_cache")
         else:
             from vllm.v1.core.sched.interface import PauseState
 

@@ -117,7 +117,7 @@ class At(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Something that happens to the engine before step ``step``."""
 
     step: Count
-    do: Literal["pause_new", "pause_all", "resume", "reset_cache", "reset_running"]
+    do: Literal["pause_new", "pause_all", "resume", "reset_cache", "reset_running", "must_reset_running"]
 
 
 class Report(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
