@@ -260,7 +260,8 @@ class Choices:
         q = led.reqs.get(e.r)
         if q is None or not c.plain or e.need < 0:
             return
-        room = len(led.pool) - c.watermark
+        # a hit that ends inside a block is copied: one block more than the tokens tell
+        room = len(led.pool) - c.watermark - int(c.prefix_caching)
         most = max(self._most(q), e.need)
         if e.why == "fit" and "FullFit" in self.rules and most <= room:
             self.bad(
