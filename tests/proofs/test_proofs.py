@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from functools import lru_cache
@@ -26,6 +27,10 @@ x, y = z3.Ints("x y")
 
 @lru_cache
 def results(theory: str) -> list[Result]:
+    if os.environ.get("STALLPROOF_CI") and theory in ("order", "commit"):
+        pytest.skip(
+            "the largest theories: check-model, a stage of the same CI, has just run every one of them"
+        )
     return stallproof_proofs.run(only=(theory,))
 
 
