@@ -130,7 +130,13 @@ def replayed(trace: Path) -> set[str]:
     return {v["rule"] for v in found}
 
 
-@pytest.mark.parametrize("name", PLANS)
+#: part of `make test`; the others by `make test-long`
+SHORT = ("loads, preemptions, evictions", "pause and resume")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in PLANS]
+)
 def test_ours_under_pressure(name: str, tmp_path: Path, wanted: dict[str, dict[str, list[int]]]) -> None:
     extra, floor = PLANS[name]
     trace = tmp_path / "trace.jsonl"

@@ -67,6 +67,7 @@ def test_a_scenario_file_must_say_what_to_look_for(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_on_the_releases_of_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that came and went, with two processes; the finding remembers it, and says so as JSON."""
@@ -91,6 +92,7 @@ def test_on_the_releases_of_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_command_on_a_scenario_file() -> None:
     """Releases by a list; what is refused is one line."""

@@ -15,7 +15,7 @@ from stallproof.errors import Exit
 from stallproof.hunt import finding
 from stallproof.hunt.causes import causes
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 CASES = 12
 

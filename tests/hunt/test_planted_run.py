@@ -53,6 +53,7 @@ def test_the_newest_row_of_a_fault_counts(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_of_them_are_found_and_the_class_as_it_is_passes() -> None:
     """The scenario that shows a fault passes without it, or it would not count."""
