@@ -202,6 +202,7 @@ def test_shows_the_fault_where_it_is_and_only_there(version: str, folder: Path) 
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_as_a_program(tmp_path: Path) -> None:
     """By itself, as somebody else would run it: exit code 1 and one line with the reason at the end."""

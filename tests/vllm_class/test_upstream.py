@@ -62,6 +62,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_control_a_broken_scheduler_is_told_from_stock() -> None:
     """One class that keeps blocks and does not hear of failed loads: a test of vLLM finds each fault."""
@@ -74,6 +75,7 @@ def test_control_a_broken_scheduler_is_told_from_stock() -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_what_passes_with_stock_passes_with_ours() -> None:
     done = run("0.32.0")
