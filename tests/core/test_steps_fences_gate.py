@@ -183,8 +183,9 @@ class Careless(Device):
 
 def test_a_fence_without_the_step_being_built_is_caught() -> None:
     limits = settings(
-        max_examples=200, stateful_step_count=10, deadline=None, database=None, report_multiple_bugs=False
-    )
+        max_examples=2000, stateful_step_count=10, deadline=None, database=None, derandomize=True,
+        phases=[Phase.generate], report_multiple_bugs=False,
+    )  # fmt: skip
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Careless, settings=limits)
 
@@ -210,8 +211,8 @@ class Trusting(MarkedDevice):
 @pytest.mark.parametrize("mutant", [Lying, Trusting])
 def test_a_mark_that_is_not_true_is_caught(mutant: type[Device]) -> None:
     limits = settings(
-        max_examples=300, stateful_step_count=15, deadline=None, database=None, phases=[Phase.generate],
-        report_multiple_bugs=False,
+        max_examples=2000, stateful_step_count=15, deadline=None, database=None, derandomize=True,
+        phases=[Phase.generate], report_multiple_bugs=False,
     )  # fmt: skip
     with pytest.raises(AssertionError):
         run_state_machine_as_test(mutant, settings=limits)
