@@ -15,7 +15,7 @@ from stallproof.errors import StallproofError
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-N1, N2, N4 = (ROOT / "docs" / "upstream" / n for n in ("n1", "n2", "n4"))
+N1, N2, N3, N4, N5 = (ROOT / "docs" / "upstream" / f"n{i}" for i in range(1, 6))
 sys.path.insert(0, str(ROOT / "tests" / "vllm_class" / "upstream"))
 
 
@@ -116,3 +116,44 @@ def test_n4_fails_on_stock(tmp_path: Path) -> None:
 def test_n4_passes_with_the_patch(tmp_path: Path) -> None:
     got = outcome("0.32.0", tmp_path, N4 / "fix.patch", extra=N4 / "test_lora_limit_in_flight.py")
     assert got == {"test_max_loras_counts_requests_in_flight": "passed"}
+
+
+ROLES = {role: f"test_load_does_not_get_blocks_of_a_step_in_flight[{role}]" for role in
+         ("kv_both", "kv_consumer", "kv_producer")}  # fmt: skip
+
+
+def test_n3_fails_on_stock_for_a_producer_only(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, None, extra=N3 / "test_defer_free_kv_producer.py")
+    assert set(got) == set(ROLES.values())
+    assert got[ROLES["kv_both"]] == got[ROLES["kv_consumer"]] == "passed"
+    assert "while a step in flight may write to them" in got[ROLES["kv_producer"]]
+
+
+def test_n3_passes_with_the_patch_and_so_do_the_tests_of_deferral(tmp_path: Path) -> None:
+    got = outcome(
+        "0.32.0", tmp_path, N3 / "fix.patch", "tests/v1/core/test_deferred_block_free.py",
+        extra=N3 / "test_defer_free_kv_producer.py",
+    )  # fmt: skip
+    assert set(ROLES.values()) <= set(got)
+    assert len(got) > 10
+    assert set(got.values()) == {"passed"}
+
+
+TURNS = [f"test_session_preempted_with_its_last_token_in_flight[{p}]" for p in (True, False)]
+
+
+def test_n5_fails_on_stock(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, None, extra=N5 / "test_session_preempted_in_flight.py")
+    assert set(got) == set(TURNS)
+    for message in got.values():
+        assert "the second turn never ran: 2 of 4 tokens" in message
+
+
+def test_n5_passes_with_the_patch_and_so_do_the_tests_of_sessions(tmp_path: Path) -> None:
+    got = outcome(
+        "0.32.0", tmp_path, N5 / "fix.patch", "tests/v1/streaming_input/test_scheduler_streaming.py",
+        extra=N5 / "test_session_preempted_in_flight.py",
+    )  # fmt: skip
+    assert set(TURNS) <= set(got)
+    assert len(got) > 5
+    assert set(got.values()) == {"passed"}
