@@ -16,6 +16,7 @@ CONSTANTS
   Blk, N, D, MaxOwn,
   FenceMode,      \* "None" | "DeferFrees" | "GateLoads"
   GateBuilt,      \* a load's gate includes the step being built
+  GateTouched,    \* it waits for steps that touch its blocks only, not for all that are in flight
   GateCap,        \* a call that dispatches nothing adds nothing to gates and fences
   FenceOf,        \* DeferFrees: a freed block waits for "built" | "dispatched" | "request" (steps naming r)
   LateWork,       \* a processed step may still touch blocks (drafter, post-copies): done is not processed
@@ -62,6 +63,12 @@ Fence(S, r, b) ==
     [] FenceOf = "dispatched" -> Len(S.infl)
     [] FenceOf = "request"    -> MaxOf({i \in 1..Len(S.infl) : r \in S.infl[i].names}
                                        \cup IF r \in S.names THEN {Len(S.infl) + 1} ELSE {})
+\* the newest step that a load into Bs waits for
+GateOf(S, Bs) ==
+  LET built == IF GateBuilt THEN {Len(S.infl) + 1} ELSE {}
+  IN IF GateTouched
+     THEN MaxOf({i \in 1..Len(S.infl) : S.infl[i].touch \cap Bs # {}} \cup IF S.touch \cap Bs # {} THEN built ELSE {})
+     ELSE MaxOf((1..Len(S.infl)) \cup built)
 \* one holder of the blocks Bs lets go (r: on whose account); fenced: the native fence applies
 Drop(S, r, Bs, fenced) ==
   LET ref1 == [b \in Blk |-> IF b \in Bs THEN S.ref[b] - 1 ELSE S.ref[b]]
@@ -107,7 +114,7 @@ Load(r) ==
                !.st[r] = "load", !.blks[r] = IF OnlyNewBlocks THEN {b} ELSE {b} \cup H,
                !.xf[r] = IF FenceMode = "GateLoads" THEN "gated" ELSE "writing",
                !.gate[r] = IF FenceMode = "GateLoads"
-                           THEN Len(s.infl) + GateExtra + (IF GateBuilt THEN 1 ELSE 0) ELSE 0,
+                           THEN GateExtra + GateOf(s, {b} \cup H) ELSE 0,
                !.new = @ \cup {r}]
 SyncLoad(r) ==
   /\ SyncLoads /\ MayLoad(r)

@@ -80,6 +80,7 @@ class Walker:
             "W": {b: b in some for b in blocks},
             "Z": {b: b in zeroed for b in blocks},
             "flag": rng.random() < 0.5,
+            "g0": rng.randrange(3),
         }
 
     def apply(self, a: Action, env: dict[str, Any]) -> dict[str, Any]:
@@ -171,11 +172,15 @@ SCRIPTS: dict[str, dict[str, str]] = {
         "ReaderEnd-pool": "Begin Alloc ReaderStart Free ReaderEnd",
         "Start-device_done": "Begin Alloc Run Free AdmitLoad Start",
         "Start-admitted": "Begin AdmitLoad Free End DeviceDone Start",
-        "AdmitLoad-gate_built": "Begin Alloc Run Free AdmitLoad Start",
+        "AdmitLoad-gate_fence": "Begin Alloc Run Free AdmitLoad Start",
+        "AdmitLoad-gate_built": "Begin AdmitLoad Start",
+        "AdmitLoad-zeroes": "Begin AdmitLoad Free LoadSync",
         "AdmitLoad-gate_device": "Begin Alloc Run Free AdmitLoad Start",
         "LoadSync-quiescent": "Begin Alloc Run Free LoadSync",
         "LoadSync-fence_processed": "Begin Alloc Run End Process Free Begin LoadSync",
-        "Free-fence_built": "Begin Alloc Run Free LoadSync",
+        "Free-fence_names": "Begin Alloc Run Free LoadSync",
+        "Free-fence_moved": "Begin AdmitLoad Free LoadSync",
+        "Free-fence_max": "Begin Alloc Cache Share Run Free Free LoadSync",
         "Free-not_started": f"{_LOAD} Free",
         "Free-owned": "Free",
         "Free-refcount": "Begin Alloc Cache Share Free",

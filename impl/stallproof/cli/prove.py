@@ -38,7 +38,7 @@ def _table(results: Iterable[Result], seconds: float) -> None:
         rows.setdefault(r.theory, []).append(r)
     table = Table(title="Z3 proofs", title_justify="left")
     table.add_column("theory", no_wrap=True)
-    for head in ("proved", "twins", "sanity", "unknown", "s", "slowest"):
+    for head in ("proved", "frames", "twins", "sanity", "unknown", "s", "slowest"):
         table.add_column(head, justify="right")
     table.add_column("result")
     for name, rs in rows.items():

@@ -45,6 +45,15 @@ def _gate(s: State) -> dict[str, Bool]:
     return {
         "clocks": z3.And(s.done() <= s.sched(), s.proc() <= s.sched()),
         **_common(s),
+        "touch recorded": forall(
+            b,
+            z3.Or(
+                s.touch(b) <= s.bfence(b),
+                exists(r, z3.And(s.own(r, b), z3.Or(s.touch(b) <= s.last(r), s.touch(b) <= s.moved()))),
+                exists(j, s.pin(j, b)),
+                exists(x, s.quar(x, b)),
+            ),
+        ),
         "fence recorded": forall(b, z3.Implies(s.pool(b) >= 1, s.touch(b) <= s.bfence(b))),
         "gate covers": forall(
             x, b, z3.Implies(z3.And(s.xst(x) == ADMITTED, s.xw(x, b)), s.touch(b) <= s.xgate(x))
@@ -76,14 +85,6 @@ def _defer(s: State) -> dict[str, Bool]:
             ),
         ),
     }
-
-
-def _gate_without_step_being_built(s: State, a: Action) -> Action:
-    return substituted(a, xgate=lambda q: ite(q == m.x0, s.sched(), s.xgate(q)))
-
-
-def _fence_without_step_being_built(s: State, a: Action) -> Action:
-    return substituted(a, bfence=lambda k: ite(W(k), s.sched(), s.bfence(k)))
 
 
 def _defer_without_step_being_built(s: State, a: Action) -> Action:
@@ -153,13 +154,9 @@ _GATE_TWINS = [
         ),
         note="a cancelled load starts all the same",
     ),
-    Twin(
-        "AdmitLoad",
-        "gate_built",
-        "gate covers",
-        _gate_without_step_being_built,
-        note="S2/W3: a block freed inside the call that is being built",
-    ),
+    Twin("AdmitLoad", "gate_fence", "gate covers", note="a gate that forgets who had the blocks before"),
+    Twin("AdmitLoad", "gate_built", "gate covers", note="S2: the step being built zeroes the load's blocks"),
+    Twin("AdmitLoad", "zeroes", "touch recorded", note="zeroing that the fences do not hear of"),
     Twin(
         "AdmitLoad",
         "gate_device",
@@ -179,10 +176,22 @@ _GATE_TWINS = [
     ),
     Twin(
         "Free",
-        "fence_built",
+        "fence_names",
+        "touch recorded",
+        note="W3/S5: the fence must count the last step of the request",
+    ),
+    Twin(
+        "Free",
+        "fence_moved",
+        "touch recorded",
+        note="a cancelled load's blocks may be zeroed by a step in flight",
+    ),
+    Twin(
+        "Free",
+        "fence_max",
         "fence recorded",
-        _fence_without_step_being_built,
-        note="S5: the fence must be a maximum and count the step being built",
+        lambda s, a: substituted(a, bfence=lambda k: ite(W(k), m.g0, s.bfence(k))),
+        note="S5: a shared block's fence is the maximum over its releases",
     ),
     Twin("Free", "not_started", "target held", note="abort or preemption under an unfinished load"),
     Twin("Free", "owned", "NoDoubleFree"),

@@ -52,6 +52,9 @@ vocabulary = Vocabulary(
     Var("last", (Req,), I),  # newest step that schedules r
     Var("jlast", (Job,), I),  # newest step that uses pin j (copy-on-write)
     Var("bfence", (Blk,), I),  # recorded at release: newest step that may touch the block
+    Var(
+        "moved", (), I
+    ),  # newest step that zeroes or copies blocks which no request that it schedules implies
     Var("valid", (Blk,), B),  # content is complete: it may be shared
     Var("shared", (Blk,), B),  # handed to somebody by a prefix hit since it was last handed out fresh
     Var("touch", (Blk,), I),
@@ -84,6 +87,7 @@ r0, b0, x0, j0, e0 = (
 W = z3.Function("W", Blk, B)  # the blocks of this action
 Z = z3.Function("Z", Blk, B)  # of those, the ones the step being built zeroes
 flag = z3.Bool("flag")
+g0 = z3.Int("g0")  # a step to wait for
 
 b, r, x, j, e = (
     z3.Const("b", Blk),
@@ -158,6 +162,7 @@ def init(s: State) -> list[Bool]:
         s.proc() == 0,
         s.done() == 0,
         s.tail() == 0,
+        s.moved() == 0,
         z3.Not(s.building()),
         forall(x, z3.And(s.xst(x) == NEW, z3.Not(s.wr(x)), z3.Not(s.rep(x)), z3.Not(s.xq(x)))),
     ]
@@ -382,7 +387,16 @@ def late_report(s: State) -> Action:
 
 
 def admit_load(s: State, gate: bool) -> Action:
-    """A load of ``r0`` into fresh blocks ``W``. GateLoads: it starts later. DeferFrees: it starts now."""
+    """A load of ``r0`` into fresh blocks ``W``. GateLoads: it starts later. DeferFrees: it starts now.
+
+    Its gate ``g0`` is any step not before the fences of its blocks; with ``flag`` the step being built zeroes
+    some of them (``Z``), which its gate must include.
+    """
+    gates = {
+        "gate_fence": forall(b, z3.Implies(W(b), s.bfence(b) <= g0)),
+        "gate_built": forall(b, z3.Implies(z3.And(W(b), Z(b)), newest(s) <= g0)),
+        "zeroes": forall(b, z3.Implies(z3.And(W(b), Z(b)), flag)),
+    }
     started = {} if gate else {"wr": lambda q: z3.Or(s.wr(q), q == x0)}
     zeroing = (lambda k: z3.And(W(k), Z(k))) if gate else (lambda k: z3.BoolVal(False))
     return Action(
@@ -395,6 +409,7 @@ def admit_load(s: State, gate: bool) -> Action:
             ),
             "in_pool": forall(b, z3.Implies(W(b), s.pool(b) >= 1)),
             "no_reader": forall(b, z3.Implies(W(b), z3.Not(read(s, b)))),
+            **(gates if gate else {}),
         },
         {
             "pool": lambda k: s.pool(k) - ite(W(k), 1, 0),
@@ -404,7 +419,8 @@ def admit_load(s: State, gate: bool) -> Action:
             "epoch": lambda k: s.epoch(k) + ite(W(k), 1, 0),
             "xw": lambda q, k: ite(q == x0, W(k), s.xw(q, k)),
             "xreq": lambda q: ite(q == x0, r0, s.xreq(q)),
-            "xgate": lambda q: ite(q == x0, newest(s), s.xgate(q)),
+            "xgate": lambda q: ite(q == x0, g0, s.xgate(q)),
+            "moved": lambda: ite(flag, newest(s), s.moved()),
             "xst": lambda q: ite(q == x0, ADMITTED if gate else STARTED, s.xst(q)),
             "touch": lambda k: ite(zeroing(k), newest(s), s.touch(k)),
             "raced": lambda k: z3.Or(
@@ -414,6 +430,6 @@ def admit_load(s: State, gate: bool) -> Action:
             ),
             **started,
         },
-        (x0, r0, W, Z),
+        (x0, r0, W, Z, g0, flag),
         "AdmitLoad / allocate_slots for a load",
     )

@@ -21,6 +21,7 @@ from stallproof_proofs.systems.blocks import (
     e0,
     end,
     expire,
+    g0,
     held,
     init,
     j0,
@@ -87,7 +88,9 @@ def load_sync(s: State) -> Action:
 def free(s: State) -> Action:
     """``r0`` gives up blocks ``W`` at once: finish, abort, preemption, eviction, pruning (``W`` a part).
 
-    A load of ``r0`` that has not started is cancelled by it: it will never start.
+    A load of ``r0`` that has not started is cancelled by it: it will never start. The fence ``g0`` of its blocks
+    is any step that is not before the last one that schedules ``r0``, nor before the last one that zeroed or
+    copied blocks of anybody. The newest step is one of them; a load need not wait for it.
     """
     return Action(
         "Free",
@@ -96,14 +99,16 @@ def free(s: State) -> Action:
             "not_started": forall(
                 x, b, z3.Implies(z3.And(W(b), s.xreq(x) == r0, s.xw(x, b)), s.xst(x) != STARTED)
             ),
+            "fence_names": s.last(r0) <= g0,
+            "fence_moved": s.moved() <= g0,
         },
         {
             "own": lambda q, k: z3.And(s.own(q, k), z3.Not(z3.And(q == r0, W(k)))),
             "pool": lambda k: s.pool(k) + ite(z3.And(W(k), z3.Not(held(s, k, no_r=r0))), 1, 0),
-            "bfence": lambda k: ite(W(k), zmax(s.bfence(k), newest(s)), s.bfence(k)),
+            "bfence": lambda k: ite(W(k), zmax(s.bfence(k), g0), s.bfence(k)),
             "xst": lambda q: ite(z3.And(s.xreq(q) == r0, s.xst(q) == ADMITTED), OVER, s.xst(q)),
         },
-        (r0, W),
+        (r0, W, g0),
         "Release / Free / Prune, immediate",
     )
 
@@ -130,17 +135,23 @@ def reader_end(s: State, fenced: bool) -> Action:
 # ------------------------------------------------------------------ DeferFrees
 
 
+def _unfenced(s: State) -> Action:
+    """``Free`` without the fence that only a gate reads."""
+    a = free(s)
+    return Action(a.name, {n: g for n, g in a.guards.items() if not n.startswith("fence_")}, a.updates)
+
+
 def free_now(s: State) -> Action:
     """``r0`` gives up ``W`` at once, because no unprocessed step schedules it (prunings included)."""
-    a = free(s)
+    a = _unfenced(s)
     guards = {**a.guards, "fence_passed": s.last(r0) <= s.proc()}
-    updates = {n: u for n, u in a.updates.items() if n != "xst"}
+    updates = {n: u for n, u in a.updates.items() if n not in ("xst", "bfence")}
     return Action("FreeNow", guards, updates, (r0, W), "Release, nothing in flight")
 
 
 def defer(s: State) -> Action:
     """``r0`` gives up ``W``; entry ``e0`` holds them until the newest step is processed."""
-    a = free(s)
+    a = _unfenced(s)
     return Action(
         "Defer",
         {**a.guards, "new": z3.Not(s.live(e0))},
