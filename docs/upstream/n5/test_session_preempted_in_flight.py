@@ -52,7 +52,8 @@ def test_session_preempted_with_its_last_token_in_flight(next_turn_is_queued):
         if len(in_flight) == BATCHES:
             done = in_flight.popleft()
             for outputs in scheduler.update_from_output(done, _output(done)).values():
-                tokens += sum(len(out.new_token_ids) for out in outputs.outputs if out.request_id == "session")
+                mine = [out for out in outputs.outputs if out.request_id == "session"]
+                tokens += sum(len(out.new_token_ids) for out in mine)
         if older.is_finished() and not next_turn_is_queued:
             scheduler.add_request(turn)
             next_turn_is_queued = True

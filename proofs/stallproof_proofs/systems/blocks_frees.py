@@ -88,8 +88,8 @@ def load_sync(s: State) -> Action:
 def free(s: State) -> Action:
     """``r0`` gives up blocks ``W`` at once: finish, abort, preemption, eviction, pruning (``W`` a part).
 
-    A load of ``r0`` that has not started is cancelled by it: it will never start. The fence ``g0`` of its blocks
-    is any step that is not before the last one that schedules ``r0``, nor before the last one that zeroed or
+    A load of ``r0`` that has not started is cancelled by it: it will never start. The fence ``g0`` of its
+    blocks is any step not before the last one that schedules ``r0``, nor before the last one that zeroed or
     copied blocks of anybody. The newest step is one of them; a load need not wait for it.
     """
     return Action(
