@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -210,6 +211,20 @@ def test_probe_trouble_is_never_a_restart(server: Server, tmp_path: Path, troubl
         assert "Traceback" not in out + err
         if trouble in ("refused", "500", "html"):
             assert "cannot tell" in err
+
+
+@pytest.mark.parametrize("where", ["pipe", "/", "folder"])
+def test_the_state_replaces_no_device_and_leaves_nothing_behind(
+    server: Server, tmp_path: Path, where: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    server.body = page(5, 1, 0)
+    rc, _, err = cli("--metrics", server.url, "--probe", "--state", str(tmp_path / where))
+    assert rc == 0
+    assert "cannot be written" in err
+    assert (tmp_path / "pipe").is_fifo()
+    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "folder"}
 
 
 def test_watch_prints_json_lines(server: Server) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +127,41 @@ def test_wrong_use_is_one_clear_error(args: list[str], what: str, tmp_path: Path
     assert done.returncode == 2
     assert what in done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()
+
+
+def page_to(folder: Path, output: str, verb: str = "report") -> subprocess.CompletedProcess[bytes]:
+    option = "-o" if verb == "report" else "--perfetto"
+    return subprocess.run(
+        [sys.executable, "-m", "stallproof", verb, "t.jsonl", option, output],
+        capture_output=True, cwd=folder, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["report", "export"])
+def test_what_is_no_file_is_written_to_and_not_replaced(verb: str, tmp_path: Path) -> None:
+    """A pipe stands for /dev/null, which root would have lost to a page."""
+    shutil.copy(FIXTURES / "wedge-0.23.0.jsonl", tmp_path / "t.jsonl")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert page_to(tmp_path, "pipe", verb).returncode == 0
+        assert (tmp_path / "pipe").is_fifo()
+    finally:
+        os.close(reader)
+    (tmp_path / "link").symlink_to("page")
+    assert page_to(tmp_path, "link", verb).returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("verb", ["report", "export"])
+@pytest.mark.parametrize("output", ["t.jsonl", "./t.jsonl", "link", "", "/"])
+def test_an_input_is_never_overwritten(verb: str, output: str, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "wedge-0.23.0.jsonl", tmp_path / "t.jsonl")
+    (tmp_path / "link").symlink_to("t.jsonl")
+    done = page_to(tmp_path, output, verb)
+    assert done.returncode == 2
+    assert b"remedy" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (tmp_path / "t.jsonl").read_bytes() == (FIXTURES / "wedge-0.23.0.jsonl").read_bytes()
+    assert {p.name for p in tmp_path.iterdir()} == {"t.jsonl", "link"}

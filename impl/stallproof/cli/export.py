@@ -6,7 +6,8 @@ import json
 
 import click
 
-from stallproof.cli.report import counterexample, progress, result, spooled
+from stallproof.cli.output import apart, result
+from stallproof.cli.report import counterexample, progress, spooled
 from stallproof.errors import BadInput
 
 
@@ -36,6 +37,7 @@ def command(
     if gap is not None or not traces:
         drawn, marks = counterexample(gap, traces)
     else:
+        apart(output, traces)
         with spooled(traces) as paths, progress(as_json or output == "-") as tick:
             marks = findings.judge(paths)[1] if check else []
             drawn = tracepage.draw(records(*paths), keep_records=False, tick=tick)

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
+from stallproof.cli.output import apart, result
 from stallproof.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,28 +33,6 @@ def spooled(traces: Sequence[str]) -> Iterator[list[str]]:
         with path.open("wb") as out:
             shutil.copyfileobj(sys.stdin.buffer, out)
         yield [str(path)]
-
-
-@contextmanager
-def result(output: str) -> Iterator[IO[str]]:
-    """The file to write; it appears under its name only when it is complete. ``-`` is standard output."""
-    if output == "-":
-        yield sys.stdout
-        return
-    final = Path(output)
-    part = final.with_name(final.name + ".part")
-    try:
-        with part.open("w", encoding="utf-8") as out:
-            yield out
-        part.replace(final)
-    except OSError as exc:
-        raise BadInput(
-            f"cannot be written: {exc.strerror or exc}",
-            path=output,
-            remedy="name a folder that exists with -o",
-        ) from exc
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -136,6 +115,7 @@ def command(
                 "standard input has no name to derive the page's from", remedy="give -o FILE, or -o -"
             )
         output = f"{traces[0]}.html"
+    apart(output, traces)
     with spooled(traces) as paths, progress(as_json or output == "-") as tick:
         verdict, marks = findings.judge(paths) if check else (None, [])
         name = title or ("standard input" if traces == ("-",) else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ import click
 import httpx
 import msgspec
 
+from stallproof.cli.output import whole
 from stallproof.diagnose import watch as rules
 from stallproof.diagnose.engine import IDLE, STALLED
 from stallproof.diagnose.knowledge import MECHANISMS
@@ -31,13 +31,20 @@ class _File(msgspec.Struct):
     engines: dict[str, rules.State]
 
 
+def _regular(path: Path) -> None:
+    """Raise ``OSError`` for a folder, a device, or a pipe: reading one could hang a probe for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError("no regular file")
+
+
 def _read(path: Path, url: str) -> dict[str, rules.State]:
     """The remembered engines; anything unreadable, foreign, or from before a reboot starts afresh."""
     try:
+        _regular(path)
         f = msgspec.json.decode(path.read_bytes(), type=_File)
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         click.echo(f"stallproof: state file {path} is not usable ({exc}); starting afresh", err=True)
         return {}
     if f.schema != STATE_SCHEMA or f.url != url or f.mono > time.monotonic():
@@ -51,11 +58,11 @@ def _write(path: Path, url: str, engines: dict[str, rules.State]) -> None:
     data = msgspec.json.encode(
         {"schema": STATE_SCHEMA, "url": url, "mono": time.monotonic(), "engines": known}
     )
-    tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        tmp.write_bytes(data)
-        tmp.replace(path)
+        _regular(path)
+        with whole(path) as out:
+            out.write(data.decode())
     except OSError as exc:
         click.echo(
             f"stallproof: state file {path} cannot be written ({exc}): no stall can be confirmed", err=True
