@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -126,7 +127,14 @@ def stallproof(shell: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=120, env=env)
 
 
-@pytest.mark.parametrize("args", ["prove --list", f"export {TRACES}/wedge-0.23.0.jsonl --perfetto -"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        "prove --list",
+        f"export {TRACES}/wedge-0.23.0.jsonl --perfetto -",
+        f"replay {TRACES}/cascade-0.32.0-ok.jsonl",
+    ],
+)
 def test_a_reader_that_goes_away_is_not_a_finding(args: str) -> None:
     done = stallproof(f"$SP {args} | true; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, done.stderr) == (141, "")
@@ -183,3 +191,28 @@ def test_diagnose_does_not_clear_a_trace_it_could_not_read(tmp_path: Path) -> No
     done = run("diagnose", str(tmp_path / "v9.jsonl"))
     assert done.returncode == 3
     assert "stallproof-trace/9" in done.stderr
+
+
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/n\xff.jsonl"
+    Path(os.fsdecode(name)).write_bytes((TRACES / "wedge-0.23.0.jsonl").read_bytes())
+    for verb, code in (("replay", 1), ("diagnose", 1), ("report", 0)):
+        done = run(verb, "--json", os.fsdecode(name))
+        assert (done.returncode, done.stderr) == (code, ""), verb
+        json.loads(done.stdout)
+
+
+def test_an_encoding_that_lacks_a_character_is_no_failure() -> None:
+    trace = str(TRACES / "wedge-0.23.0.jsonl")
+    done = run("report", trace, "-o", "-", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_from_a_trace_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    text = (TRACES / "wedge-0.23.0.jsonl").read_text()
+    (tmp_path / "t.jsonl").write_text(text.replace('"H"', r'"\u001b[2J\u0000\u202eH"'))
+    for verb in ("replay", "diagnose"):
+        done = run(verb, str(tmp_path / "t.jsonl"))
+        assert done.returncode == 1
+        assert r"\u202eH" in done.stdout
+        assert not {"\x1b", "\0", "\u202e"} & set(done.stdout)

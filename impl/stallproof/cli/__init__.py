@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -98,12 +99,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     if sys.stdout is None:  # started with standard output closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        # a terminal that cannot show a character, or a file name that is no text, is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     out = sys.stdout
     try:
         result = cli.main(args=None if argv is None else list(argv), standalone_mode=False)
         sys.stdout.flush()
     except StallproofError as exc:
-        click.echo(f"stallproof: {exc}", err=True)
+        from stallproof.cli.output import printable
+
+        click.echo(f"stallproof: {printable(str(exc))}", err=True)
         sys.exit(exc.code)
     except click.exceptions.Exit as exc:
         sys.exit(exc.exit_code)
@@ -113,9 +119,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.Abort:
         click.echo("stallproof: interrupted", err=True)
         sys.exit(130)
-    except SystemExit:
-        # click puts a wrapper over a broken pipe and exits with 1, which would read as a finding
-        if sys.stdout is not out:
+    except SystemExit as exc:
+        # click puts a wrapper over a broken pipe, rich points the stream at the null device, and both exit
+        # with 1, which would read as a finding
+        if sys.stdout is not out or isinstance(exc.__context__, BrokenPipeError):
             _reader_gone()
         raise
     except BrokenPipeError:

@@ -7,6 +7,7 @@ import sys
 import click
 import msgspec
 
+from stallproof.cli.output import printable
 from stallproof.diagnose import report as reports
 from stallproof.diagnose import run
 
@@ -38,5 +39,5 @@ def command(files: tuple[str, ...], as_json: bool, verbose: bool) -> int:
         click.echo(msgspec.json.encode(reports.as_json(report, int(code))).decode())
     else:
         for line in reports.as_text(report, verbose):
-            click.echo(line)
+            click.echo(printable(line))
     return int(code)

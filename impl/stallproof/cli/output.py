@@ -12,6 +12,17 @@ from typing import IO
 from stallproof.errors import BadInput
 
 
+def printable(text: str) -> str:
+    """``text`` with everything that could move a terminal's cursor or turn its line spelled out.
+
+    Names come from traces and logs, and whoever sends requests may choose them.
+    """
+    if text.isprintable():
+        return text
+    plain = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(plain)
+
+
 def apart(output: str | Path, inputs: Iterable[str | Path]) -> None:
     """Refuse an ``output`` that is one of the ``inputs``; raises :class:`BadInput`."""
     for given in inputs:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from stallproof.check.second import Second, second
+from stallproof.cli.output import printable
 from stallproof.errors import BadInput, Exit
 from stallproof.trace import reader
 from stallproof.trace.checker import LAYERS, Options, Verdict, check
@@ -128,7 +129,7 @@ def command(
 def _second(traces: tuple[str, ...], verdict: Verdict, limit: int) -> Second:
     """TLC's own verdict on the head of the first part."""
     if "-" in traces:
-        raise BadInput("--with-tlc needs a file, not standard input")
+        raise BadInput("--with-tlc needs a file, not standard input", remedy="save the trace first")
     records: list[Any] = []
     for _, _, rec in reader.records(verdict.files[0]):
         if records and isinstance(rec, Header):
@@ -191,7 +192,7 @@ def render(v: Verdict, console: Console, everything: bool = False) -> None:
     """Print a verdict for people: at most one screen unless ``everything``."""
 
     def say(text: str = "", style: str | None = None) -> None:
-        console.print(escape(text), style=style)
+        console.print(escape(printable(text)), style=style)
 
     h = v.header
     if h is not None:

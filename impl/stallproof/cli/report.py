@@ -27,7 +27,7 @@ def spooled(traces: Sequence[str]) -> Iterator[list[str]]:
         yield list(traces)
         return
     if len(traces) > 1:
-        raise BadInput("standard input cannot be one of several parts")
+        raise BadInput("standard input cannot be one of several parts", remedy="give every part as a file")
     with tempfile.TemporaryDirectory(prefix="stallproof-") as folder:
         path = Path(folder) / "standard-input"
         with path.open("wb") as out:

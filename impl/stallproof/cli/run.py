@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from stallproof import engines, scenario
+from stallproof.cli.output import printable
 from stallproof.errors import BadInput, Exit, StallproofError, Unsupported
 from stallproof.harness.spawn import Job, run_jobs
 
@@ -127,9 +128,9 @@ def _say(
 ) -> None:
     verdict = ", ".join(sorted(got["violated"])) or "ok"
     mark = "" if not check else "  (as expected)" if ok else f"  (EXPECTED {want})"
-    click.echo(f"{s.id}  vLLM {version}  {got['scheduler']}: {verdict}{mark}")
+    click.echo(f"{printable(s.id)}  vLLM {version}  {got['scheduler']}: {verdict}{mark}")
     for prop, text in sorted(got["violated"].items()):
-        click.echo(f"    {prop}: {text}")
+        click.echo(f"    {prop}: {printable(text)}")
     e = got["events"]
     click.echo(
         f"    {got['steps']} steps, {got['tokens']} tokens, {len(got['finished'])} of "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -172,7 +173,8 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.name = "<stdin>" if path == "-" else path
+        # a file name may be no text; what names it in JSON is
+        self.name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "backslashreplace")
         self.control = Control()
         self.coding = "plain"
         self._head = b""

@@ -7,6 +7,7 @@ that names file and line; the one thing tolerated is an incomplete last line, wh
 from __future__ import annotations
 
 import gzip
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -94,13 +95,13 @@ def _decompress(name: str, raw: BinaryIO) -> BinaryIO:
 
 def source(path: str | PathLike[str]) -> Source:
     """The trace at ``path``; ``-`` is standard input."""
-    name = str(path)
+    name = os.fsencode(path).decode("utf-8", "backslashreplace")  # may be no text; JSON and pages are
     if name == "-":
         return Source("standard input", lambda: cast(BinaryIO, sys.stdin.buffer))
 
     def opened() -> BinaryIO:
         try:
-            return Path(name).open("rb")
+            return Path(path).open("rb")
         except OSError as exc:
             raise BadInput(
                 f"cannot be read: {exc.strerror or exc}",
@@ -159,7 +160,10 @@ def _batches(name: str, stream: BinaryIO, note: Callable[[str], None]) -> Iterat
         cut = data.rfind(b"\n") + 1
         if not cut:
             if len(data) > MAX_LINE:
-                raise BadInput(f"a line of more than {MAX_LINE >> 20} MiB", path=name, line=line)
+                raise BadInput(
+                    f"a line of more than {MAX_LINE >> 20} MiB", path=name, line=line,
+                    remedy="a record is one short line; is this a trace?",
+                )  # fmt: skip
             rest = data
             continue
         rest, data = data[cut:], data[:cut]
@@ -232,7 +236,8 @@ def _decode(name: str, line: int, data: bytes) -> list[Record]:
             good.append(_lines.decode(text))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             if isinstance(exc, msgspec.ValidationError):
-                what, remedy = f"not a record of {SCHEMA}: {exc}", None
+                what = f"not a record of {SCHEMA}: {exc}"
+                remedy = "the fields are listed in docs/trace-schema.md; if the file was edited, record again"
             else:
                 what = f"broken record: {exc}"
                 remedy = "only the last line of a trace may be incomplete; copy the file again"
@@ -307,7 +312,9 @@ def order_parts(sources: Sequence[Source]) -> list[Source]:
     heads = []
     for src in sources:
         if src.name == "standard input":
-            raise BadInput("standard input cannot be one of several parts")
+            raise BadInput(
+                "standard input cannot be one of several parts", remedy="give every part as a file"
+            )
         batches = read(src)
         try:
             header = next(batches).records[0]
