@@ -79,6 +79,59 @@ def test_servegen_slices_of_one_seed_agree(tmp_path: Path) -> None:
     assert {j.prompt for j in whole} == {5, 9}
 
 
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+@pytest.mark.parametrize("row", ["2023-11-16 18:17:03+00:00,1,1", "x" * 200_000 + ",1,1"])
+def test_bad_azure_row_names_its_line(tmp_path: Path, row: str) -> None:
+    path = write(tmp_path / "a.csv", AZURE, "2023-11-16 18:17:03,1,1", row)
+    with pytest.raises(BadInput, match=r"a\.csv:3: not an Azure row"):
+        list(azure(path))
+
+
+@pytest.mark.parametrize("stamp", [-1, 1e308])
+def test_a_time_that_is_none_names_its_line(tmp_path: Path, stamp: float) -> None:
+    row = {"timestamp": stamp, "input_length": 10, "output_length": 2, "hash_ids": [1]}
+    with pytest.raises(BadInput, match=r"m\.jsonl:1: timestamp"):
+        list(mooncake(write(tmp_path / "m.jsonl", row)))
+
+
+COUNTS = {"0": {"input_tokens": "{5: 1.0}", "output_tokens": "{2: 1.0}"}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "0,1,1,Gamma,0,0", "0,1,1,Gamma,-1,1", "0,1,1,Weibull,1,0", "0,1,1,Gamma,inf,1", "nan,1,1,Gamma,1,1",
+        "0,1,1,Gamma,1e-300,1", "0,1,1,Gamma", "\udcff,1,1,Gamma,1,1",
+    ],
+)  # fmt: skip
+def test_a_window_that_is_none_is_one_error(tmp_path: Path, row: str) -> None:
+    """A scale of 0 once drew requests for ever."""
+    (tmp_path / "chunk-1-trace.csv").write_text(f"0,0,1,,0,0\n\n{row}\n", errors="surrogateescape")
+    write(tmp_path / "chunk-1-dataset.json", COUNTS)
+    with pytest.raises(BadInput, match=r"chunk-1-trace\.csv:3: .*\n  remedy"):
+        list(servegen(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        None, "", "{bad", "[]", '{"0": []}', '{"0": {"input_tokens": 5}}', "[" * 100_000, "{5: 0.0}",
+        "{5: -1.0}", "{1e999: 1.0}", "f(0)", "(" * 5000,
+    ],
+)  # fmt: skip
+def test_token_counts_that_are_none_are_one_error(tmp_path: Path, counts: str | None) -> None:
+    write(tmp_path / "chunk-1-trace.csv", "0,1,1,Gamma,1,1")
+    path = tmp_path / "chunk-1-dataset.json"
+    if counts is not None and counts[:2] in ("{5", "{1", "f(", "(("):
+        write(path, {"0": {"input_tokens": counts, "output_tokens": "{2: 1.0}"}})
+    elif counts is not None:
+        path.write_text(counts)
+    with pytest.raises(BadInput, match=r"chunk-1-dataset\.json: (.|\n)*remedy"):
+        list(servegen(tmp_path))
+
+
 def test_unknown_format_and_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="unknown workload"):
         detect(write(tmp_path / "x", "hello"))

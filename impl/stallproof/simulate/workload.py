@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import csv
-import json
+import math
 import random
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from stallproof.errors import BadInput
 
 #: Tokens covered by one entry of Mooncake's ``hash_ids``.
 MOONCAKE_BLOCK = 512
+#: milliseconds; a later arrival (a hundred years) is a wrong unit, and a virtual clock would get stuck on it
+MOONCAKE_LATEST = 100 * 366 * 86400 * 1000
 #: ServeGen: seconds of one arrival window, and of one window of token-count statistics.
 SERVEGEN_WINDOW, SERVEGEN_LENGTHS = 600, 21600
 
@@ -89,11 +92,16 @@ def mooncake(path: Path) -> Iterator[Job]:
                 continue
             try:
                 r = decode(row)
-            except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
                 raise BadInput(
                     f"not a Mooncake row ({exc})", path=path, line=n,
                     remedy="each line needs timestamp, input_length, output_length, hash_ids",
                 ) from exc  # fmt: skip
+            if not 0 <= r.timestamp < MOONCAKE_LATEST:
+                raise BadInput(
+                    f"timestamp {r.timestamp}", path=path, line=n,
+                    remedy="milliseconds from the start of the trace are expected",
+                )  # fmt: skip
             if r.input_length < 1 or len(r.hash_ids) != -(-r.input_length // MOONCAKE_BLOCK):
                 raise BadInput(
                     f"{len(r.hash_ids)} hash_ids for {r.input_length} prompt tokens", path=path, line=n,
@@ -109,18 +117,22 @@ def azure(path: Path) -> Iterator[Job]:
     # A byte that is no UTF-8 makes its row wrong, not the reader.
     with path.open(newline="", encoding="utf-8", errors="replace") as handle:
         start: datetime | None = None
-        for n, row in enumerate(csv.DictReader(handle), 2):
+        rows = csv.DictReader(handle)
+        for n in count(1):
             try:
+                if (row := next(rows, None)) is None:
+                    return
                 # 100 ns digits: Python parses microseconds.
                 stamp = datetime.fromisoformat(row["TIMESTAMP"][:26])
                 prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-            except (KeyError, TypeError, ValueError) as exc:
+                start = start or stamp
+                at = (stamp - start).total_seconds()
+            except (KeyError, TypeError, ValueError, csv.Error) as exc:
                 raise BadInput(
-                    f"not an Azure row ({exc})", path=path, line=n,
+                    f"not an Azure row ({exc})", path=path, line=rows.reader.line_num,
                     remedy="columns TIMESTAMP, ContextTokens, GeneratedTokens are expected",
                 ) from exc  # fmt: skip
-            start = start or stamp
-            yield Job(f"a{n - 1}", (stamp - start).total_seconds(), max(1, prompt), max(1, output))
+            yield Job(f"a{n}", at, max(1, prompt), max(1, output))
 
 
 def servegen(folder: Path, *, seed: int = 0, start: float = 0.0, length: float = 3600.0) -> Iterator[Job]:
@@ -134,24 +146,50 @@ def servegen(folder: Path, *, seed: int = 0, start: float = 0.0, length: float =
         raise BadInput("no chunk-*-trace.csv", path=folder, remedy="give a ServeGen model folder")
     jobs: list[Job] = []
     for client in clients:
-        data = json.loads(client.with_name(client.name.replace("-trace.csv", "-dataset.json")).read_text())
-        jobs += _servegen_client(client, data, seed, start, start + length)
+        jobs += _servegen_client(client, _servegen_lengths(client), seed, start, start + length)
     jobs.sort(key=lambda j: (j.at, j.rid))
     return iter(jobs)
 
 
+#: requests of one window at most: 1,000 a second is far above any client of the data set
+_WINDOW_MAX = 1000 * SERVEGEN_WINDOW
+
+
+def _servegen_lengths(client: Path) -> dict[str, dict[str, str]]:
+    """Token counts by window of one client, from the file beside it."""
+    path = client.with_name(client.name.replace("-trace.csv", "-dataset.json"))
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
+    except OSError as exc:
+        what = exc.strerror or str(exc)
+        raise BadInput(what, path=path, remedy=f"it belongs beside {client.name}") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise BadInput(
+            f"not ServeGen's token counts ({exc})", path=path,
+            remedy='expected is {"0": {"input_tokens": "{...}", "output_tokens": "{...}"}, ...}',
+        ) from exc  # fmt: skip
+
+
 def _servegen_client(path: Path, data: dict, seed: int, start: float, end: float) -> Iterator[Job]:
     prefix = path.name.removesuffix("-trace.csv")
-    with path.open(newline="") as handle:
-        rows = [r for r in csv.reader(handle) if r]
-    for n, row in enumerate(rows, 1):
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as handle:
+            rows = [(reader.line_num, r) for reader in [csv.reader(handle)] for r in reader if r]
+    except csv.Error as exc:
+        raise BadInput(f"not CSV ({exc})", path=path, remedy="give a ServeGen model folder") from exc
+    for n, (line, row) in enumerate(rows, 1):
         try:
             begin, rate, kind = float(row[0]), float(row[1]), row[3]
             if rate <= 0 or begin + SERVEGEN_WINDOW <= start or begin >= end:
                 continue
             shape, scale = float(row[4]), float(row[5])
+            if not (0 <= begin < math.inf and 0 < shape < math.inf and 0 < scale < math.inf):
+                raise ValueError("start, shape and scale are finite, shape and scale above 0")
         except (IndexError, ValueError) as exc:
-            raise BadInput(f"not a ServeGen window ({exc})", path=path, line=n) from exc
+            raise BadInput(
+                f"not a ServeGen window ({exc})", path=path, line=line,
+                remedy="columns are start, rate, cv, Gamma or Weibull, shape, scale",
+            ) from exc  # fmt: skip
         lengths = data.get(str(int(begin // SERVEGEN_LENGTHS * SERVEGEN_LENGTHS)), {})
         pin, pout = (
             _pmf(lengths.get("input_tokens", "{}"), path),
@@ -160,24 +198,39 @@ def _servegen_client(path: Path, data: dict, seed: int, start: float, end: float
         if not pin[0] or not pout[0]:
             continue
         rng = random.Random(f"{seed}:{path.name}:{n}")
-        t, count = 0.0, 0
+        t, drawn = 0.0, 0
         while True:
             t += rng.gammavariate(shape, scale) if kind == "Gamma" else rng.weibullvariate(scale, shape)
             if t >= SERVEGEN_WINDOW:
                 break
-            count += 1
+            drawn += 1
+            if drawn > _WINDOW_MAX:
+                raise BadInput(
+                    f"more than {_WINDOW_MAX:,} requests in one window", path=path, line=line,
+                    remedy="shape and scale are those of the seconds between requests",
+                )  # fmt: skip
             prompt, output = rng.choices(*pin)[0], rng.choices(*pout)[0]
             if start <= begin + t < end:
-                yield Job(f"{prefix}-{n}-{count}", begin + t, max(1, prompt), max(1, output))
+                yield Job(f"{prefix}-{n}-{drawn}", begin + t, max(1, prompt), max(1, output))
+
+
+_TOO_DEEP = (RecursionError, MemoryError)  # what the parser says of too many brackets
 
 
 @lru_cache(maxsize=256)
 def _pmf(text: str, path: Path) -> tuple[list[int], list[float]]:
     try:
         pmf = ast.literal_eval(text)  # a dict literal; literal_eval runs nothing
-        return [int(k) for k in pmf], [float(v) for v in pmf.values()]
-    except (ValueError, SyntaxError, AttributeError) as exc:
-        raise BadInput("not a pmf of token counts", path=path) from exc
+        counts, weights = [int(k) for k in pmf], [float(v) for v in pmf.values()]
+        if weights and not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
+            raise ValueError("weights are not below 0, and not all 0")
+        return counts, weights
+    except (ValueError, SyntaxError, AttributeError, TypeError, OverflowError, *_TOO_DEEP) as exc:
+        path = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
+        raise BadInput(
+            f"not a pmf of token counts ({str(exc)[:120]})", path=path,
+            remedy="expected is {tokens: probability, ...} as text",
+        ) from exc  # fmt: skip
 
 
 def synthetic(
