@@ -87,6 +87,27 @@ def test_missing_binary_and_foreign_files(tmp_path: Path) -> None:
 def test_the_same_id_in_two_files(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     (tmp_path / "y.toml").write_text(GOOD)
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("prompt = 20", "prompt = " + "9" * 5000), "is not TOML"),
+        (("prompt = 20", "prompt = 20\ncount = 1000000000000"), "request: more than"),
+        (("blocks = 4", "blocks = 10000000000000"), "blocks"),
+        (('id = "A"', 'id = ""'), "is empty"),
+        (('id = "x"', 'id = "../../x"'), "part of a file name"),
+        (('id = "x"', 'id = ""'), "part of a file name"),
+        (('id = "x"', f'id = "{"a" * 400}"'), "part of a file name"),
+        (('id = "x"', r'id = "\u001b[31m"'), "part of a file name"),
+    ],
+)
+def test_numbers_and_names_that_no_machine_can_take(
+    tmp_path: Path, change: tuple[str, str], named: str
+) -> None:
+    with pytest.raises(BadInput, match=r"x\.toml(.|\n)*remedy") as error:
+        scenario.load(write(tmp_path, GOOD.replace(*change)))
+    assert named in str(error.value)
+
+
     with pytest.raises(BadInput, match="is also that of"):
         scenario.load_all(tmp_path)
 

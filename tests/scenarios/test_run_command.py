@@ -43,6 +43,28 @@ def test_an_existing_trace_is_not_touched_by_the_look(tmp_path):
     assert list((tmp_path / "traces").iterdir()) == []
 
 
+def test_a_trace_overwrites_neither_a_scenario_nor_another_trace(tmp_path, capsys):
+    text = Path(SCENARIO).read_text()
+    here = tmp_path / "x.toml"
+    here.write_text(text)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(here), "-o", str(here)])
+    assert end.value.code == 2
+    assert "it is an input, too" in capsys.readouterr().err
+    assert here.read_text() == text
+    assert "one trace would overwrite the other" in refused(capsys, str(here), "-o", str(tmp_path / "traces"))
+    assert not (tmp_path / "traces").exists()
+
+
+def test_nothing_run_is_not_fine(tmp_path, capsys):
+    here = tmp_path / "x.toml"
+    here.write_text('versions = ["0.23.0"]\n' + Path(SCENARIO).read_text())
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(here), "--vllm", "0.32.0"])
+    assert end.value.code == 2
+    assert "nothing to run: made for 0.23.0 only" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["no.such.Class", "json.NoSuchClass", "json.dumps", "json.JSONDecoder"])
 def test_a_dotted_name_that_is_no_scheduler(name):
     with pytest.raises(BadInput, match=name.replace(".", r"\.")):

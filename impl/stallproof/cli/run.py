@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from stallproof import engines, scenario
-from stallproof.cli.output import printable
+from stallproof.cli.output import apart, printable
 from stallproof.errors import BadInput, Exit, StallproofError, Unsupported
 from stallproof.harness.spawn import Job, run_jobs
 
@@ -38,13 +38,25 @@ def command(
     """
     files = [f for s in scenarios for f in (sorted(s.rglob("*.toml")) if s.is_dir() else [s])]
     if not files:
-        raise BadInput(f"no scenario below {', '.join(map(str, scenarios))}")
+        raise BadInput(
+            f"no scenario below {', '.join(map(str, scenarios))}",
+            remedy="a scenario is a file *.toml, see docs/scenarios.md",
+        )
+    versions = tuple(dict.fromkeys(versions))
     loaded = [scenario.load(f) for f in files]
     for v in versions:
         engines.check(v)
     named(scheduler)
+    if not any(not s.versions or v in s.versions for s in loaded for v in versions):
+        raise BadInput(
+            f"nothing to run: made for {', '.join(sorted({v for s in loaded for v in s.versions}))} only",
+            path=loaded[0].path, remedy="name one of these with --vllm",
+        )  # fmt: skip
     many = len(files) * len(versions) > 1
     if output:
+        if many:
+            distinct(loaded)
+        apart(output, files)
         writable(output, folder=many)
     worst = Exit.OK
     for v in versions:
@@ -79,6 +91,18 @@ def named(scheduler: str) -> None:
             f"no scheduler is called {scheduler!r}",
             remedy="give 'stock', 'stallproof' or a dotted class name such as package.module.Class",
         )
+
+
+def distinct(loaded: list[scenario.Scenario]) -> None:
+    """Refuse two scenarios whose traces would have one name; raises :class:`BadInput`."""
+    seen: dict[str, str] = {}
+    for s in loaded:
+        if s.id in seen:
+            raise BadInput(
+                f"id {s.id!r} is also that of {seen[s.id]}: one trace would overwrite the other", path=s.path,
+                remedy="change one id, or run them one at a time",
+            )  # fmt: skip
+        seen[s.id] = s.path
 
 
 def writable(output: Path, folder: bool) -> None:

@@ -15,6 +15,9 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 #: what a run can violate: the promise by name, and the death of the engine where a file gives it no name
+#: requests of a scenario, and newcomers that wait at a time; characters of its id
+MAX_REQUESTS, MAX_ID = 100_000, 120
+
 PROPERTIES = (
     "Conservation", "OneOwner", "RefCount", "InFlightSafe", "XferSafe", "StoreSafe", "NoDoubleFree",
     "NoLeak", "NoZeroPre", "EvictCoupled", "NoInversion", "NoWedge", "LoopRank", "Termination",
@@ -25,7 +28,7 @@ PROPERTIES = (
 class Engine(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The engine in miniature. Counts of tokens, blocks, steps."""
 
-    blocks: Positive  #: usable blocks, the null block excluded
+    blocks: Annotated[int, Meta(ge=1, le=1_000_000)]  #: usable blocks, the null block excluded
     block_size: Positive = 16
     max_num_seqs: Positive = 16
     budget: Positive = 512  #: tokens per step (max_num_batched_tokens)
@@ -178,10 +181,12 @@ def load(path: Path | str) -> Scenario:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise BadInput(exc.strerror or str(exc), path=path) from exc
+        raise BadInput(
+            exc.strerror or str(exc), path=path, remedy="name a scenario file, or a folder of them"
+        ) from exc
     except UnicodeDecodeError as exc:
-        raise BadInput("is not UTF-8 text", path=path) from exc
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+        raise BadInput("is not UTF-8 text", path=path, remedy="save it as UTF-8") from exc
+    except (ValueError, RecursionError) as exc:  # a number of 5,000 digits is a ValueError
         raise BadInput(f"is not TOML: {exc}", path=path, remedy="see docs/scenarios.md") from exc
     try:
         s = msgspec.convert(raw, Scenario)
@@ -196,7 +201,7 @@ def check(s: Scenario, path: Path | str) -> None:
     """What the types do not say; raises :class:`BadInput` naming ``path`` and the field."""
 
     def bad(field: str, what: str) -> BadInput:
-        return BadInput(f"{field}: {what}", path=path)
+        return BadInput(f"{field}: {what}", path=path, remedy="see docs/scenarios.md")
 
     seen: set[str] = set()
     for i, r in enumerate(s.request):
@@ -218,9 +223,19 @@ def check(s: Scenario, path: Path | str) -> None:
     if s.engine.budget_tokens > s.engine.budget:
         raise bad("engine.budget_tokens", "more than engine.budget")
     for table in (s.expect.stock, s.expect.ours):
+    # the id becomes the name of a trace and of a finding's folder
+    if not s.id or s.id.startswith(".") or len(s.id) > MAX_ID or not s.id.isprintable() or "/" in s.id:
+        raise bad("id", f"{s.id[:MAX_ID]!r} cannot be part of a file name")
+    if sum(r.count for r in s.request) > MAX_REQUESTS or sum(q.keep for q in s.stream) > MAX_REQUESTS:
+        raise bad("request", f"more than {MAX_REQUESTS:,} of them")
         for version, what in table.items():
             try:
-                for part in version.split(".."):
+                parts = version.split("..")
+                if len(parts) > 2:
+                    raise ValueError
+                for part in parts:
+        if not r.id:  # in a trace an empty name means nobody
+            raise bad(f"{at}.id", "is empty")
                     if part:
                         _key(part)
             except ValueError:
