@@ -92,7 +92,7 @@ test: ## everything: lint, model, proofs, all tests, real schedulers and the rea
 	$(STAGE) engines $(RUN) engines
 	$(STAGE) kernels $(RUN) kernels-interpret
 	$(STAGE) tests-fast $(BIN)/pytest -q -m "not slow and not engine" -n 2 --dist loadfile
-	$(STAGE) tests-slow $(BIN)/pytest -q -m "(slow or engine) and not long" -n 2 --dist loadfile
+	$(STAGE) tests-slow $(BIN)/pytest -q -m "(slow or engine) and not long" -n 3 --dist loadfile --no-loadscope-reorder --durations=30
 
 .PHONY: test-long
 test-long: $(STAMP) ## tests of minutes each that `make test` leaves out: the hunt on engines, the other engine runs

@@ -174,8 +174,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 def test_idle_and_busy_are_never_stalled(plain: Serve) -> None:
     assert set(verdicts(plain.watch("--interval", "1", "--polls", "4", "--bound", "2"))) == {"idle or paused"}
+    seen: set[str] = set()
     with plain.load(20, 300, 400):
-        seen = verdicts(plain.watch("--interval", "1", "--polls", "8", "--bound", "60"))
+        for _ in range(8):  # on a busy machine the server may take its time to begin
+            seen |= set(verdicts(plain.watch("--interval", "1", "--polls", "8", "--bound", "60")))
+            if "progressing" in seen:
+                break
     assert "stalled" not in seen
     assert "progressing" in seen
 

@@ -1,6 +1,6 @@
 """pytest plug-in for an engine's interpreter: import vLLM's scheduler with a patch applied.
 
-The patch is a file named by ``PATCH``; without it nothing happens. The installed sources stay as they are.
+``PATCH`` names the files, one or several; without it nothing happens. The installed sources stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 NAME = "vllm.v1.core.sched.scheduler"
 
 
-def _import_patched(patch: str) -> None:
+def _import_patched(patches: list[str]) -> None:
     spec = importlib.util.find_spec(NAME)
     assert spec is not None
     assert spec.origin is not None
@@ -24,7 +24,8 @@ def _import_patched(patch: str) -> None:
     target = folder / "vllm/v1/core/sched/scheduler.py"
     target.parent.mkdir(parents=True)
     shutil.copy(spec.origin, target)
-    subprocess.run(["patch", "-s", "-p1", "-i", patch], cwd=folder, check=True)
+    for patch in patches:
+        subprocess.run(["patch", "-s", "-p1", "-i", patch], cwd=folder, check=True)
     spec = importlib.util.spec_from_file_location(NAME, target)
     assert spec is not None
     assert spec.loader is not None
@@ -35,4 +36,4 @@ def _import_patched(patch: str) -> None:
 
 
 if os.environ.get("PATCH"):
-    _import_patched(os.environ["PATCH"])
+    _import_patched(os.environ["PATCH"].split(os.pathsep))

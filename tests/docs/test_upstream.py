@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from stallproof.errors import StallproofError
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-N1, N2, N3, N4, N5 = (ROOT / "docs" / "upstream" / f"n{i}" for i in range(1, 6))
+UPSTREAM = ROOT / "docs" / "upstream"
 sys.path.insert(0, str(ROOT / "tests" / "vllm_class" / "upstream"))
 
 
@@ -28,7 +30,8 @@ def linked(source: Path, target: Path, parts: tuple[str, ...]) -> Path:
     return linked(source / parts[0], target / parts[0], parts[1:]) if parts else target
 
 
-def outcome(version: str, tmp_path: Path, patch: Path | None, *files: str, extra: Path | None = None) -> dict:
+def outcome(version: str, tmp_path: Path, findings: Iterable[str], patched: bool) -> dict[str, str]:
+    """Result by test: the findings' own, and with their patches vLLM's tests of the same features, too."""
     import run as upstream
 
     try:
@@ -39,23 +42,26 @@ def outcome(version: str, tmp_path: Path, patch: Path | None, *files: str, extra
         pytest.skip(f"{exc}".replace("\n", " "))
     folder = upstream.unpack(version)
     place = linked(folder, tmp_path / "upstream", ("tests", "v1", "core"))
-    if extra is not None:
-        (place / extra.name).write_text(extra.read_text())
-        files = (f"tests/v1/core/{extra.name}", *files)
+    files: list[str] = []
+    for f in findings:
+        test = next((UPSTREAM / f).glob("test_*.py"))
+        (place / test.name).write_text(test.read_text())
+        files += [f"tests/v1/core/{test.name}", *(FINDINGS[f].related if patched else ())]
+    patches = [str(UPSTREAM / f / "fix.patch") for f in findings] if patched else []
     report = tmp_path / "report.xml"
     env = engine.env(
         {
             "HF_HOME": str(folder / "hub-cache"),
             "HF_HUB_OFFLINE": "1",
             "VLLM_TEST_DEFER_FREE_MODEL": "facebook/opt-125m",
-            "PATCH": str(patch or ""),
+            "PATCH": os.pathsep.join(patches),
         }
     )
     here = [str(tmp_path / "upstream"), str(Path(__file__).parent), env["PYTHONPATH"]]
     env["PYTHONPATH"] = ":".join(here)
     done = subprocess.run(
         [str(engine.python), "-m", "pytest", "-p", "patched", "-q", "-p", "no:cacheprovider",
-         f"--junitxml={report}", *files],
+         f"--junitxml={report}", *dict.fromkeys(files)],
         cwd=tmp_path / "upstream", env=env, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
@@ -67,93 +73,72 @@ def outcome(version: str, tmp_path: Path, patch: Path | None, *files: str, extra
     return out
 
 
-CASES = [f"test_running_request_is_not_starved_by_newcomers[{p}]" for p in ("fcfs", "priority")]
+@dataclass(frozen=True)
+class Finding:
+    """``message``: what the failing tests say, by name; ``passing``: the others, which pass on stock."""
+
+    message: dict[str, str]
+    passing: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
 
 
-def test_n1_fails_on_stock(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, None, extra=N1 / "test_running_not_starved.py")
-    assert set(got) == set(CASES)
-    for message in got.values():
-        assert "refused for 199 steps while" in message, "for the reason it is about, not for another"
+_DEFERRAL = "tests/v1/core/test_deferred_block_free.py"
+_STARVED = "test_running_request_is_not_starved_by_newcomers"
+_RETRY = "test_request_whose_load_failed_is_scheduled_again"
+_ROLE = "test_load_does_not_get_blocks_of_a_step_in_flight"
+_TURN = "test_session_preempted_with_its_last_token_in_flight"
+
+FINDINGS = {
+    "n1": Finding(
+        {f"{_STARVED}[{p}]": "refused for 199 steps while" for p in ("fcfs", "priority")},
+        related=(_DEFERRAL,),
+    ),
+    "n2": Finding(
+        {
+            f"{_RETRY}[1-6]": "never scheduled again with 6 of 6 blocks free",
+            f"{_RETRY}[2-8]": "never scheduled again with 5 of 8 blocks free",
+        },
+        related=("tests/v1/kv_connector/unit/test_kv_load_failure_recovery.py",),
+    ),
+    "n3": Finding(
+        {f"{_ROLE}[kv_producer]": "while a step in flight may write to them"},
+        passing=(f"{_ROLE}[kv_both]", f"{_ROLE}[kv_consumer]"),
+        related=(_DEFERRAL,),
+    ),
+    "n4": Finding({"test_max_loras_counts_requests_in_flight": "AssertionError"}),
+    "n5": Finding(
+        {f"{_TURN}[{p}]": "the second turn never ran: 2 of 4 tokens" for p in (True, False)},
+        related=("tests/v1/streaming_input/test_scheduler_streaming.py",),
+    ),
+}  # fmt: skip
+#: fewer of vLLM's own tests than these would show that they were not run at all
+OWN = 30
 
 
-def test_n1_passes_with_the_patch_and_so_do_the_tests_of_deferral(tmp_path: Path) -> None:
-    got = outcome(
-        "0.32.0", tmp_path, N1 / "fix.patch", "tests/v1/core/test_deferred_block_free.py",
-        extra=N1 / "test_running_not_starved.py",
-    )  # fmt: skip
-    assert set(CASES) <= set(got)
-    assert len(got) > 10
-    assert set(got.values()) == {"passed"}
+def test_each_fails_on_stock_for_the_reason_it_is_about(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, FINDINGS, patched=False)
+    failing = {name: text for f in FINDINGS.values() for name, text in f.message.items()}
+    passing = {name for f in FINDINGS.values() for name in f.passing}
+    assert set(got) == set(failing) | passing
+    assert {n for n, result in got.items() if result == "passed"} == passing
+    assert {n: got[n] for n, text in failing.items() if text not in got[n]} == {}
 
 
-RETRIES = [f"test_request_whose_load_failed_is_scheduled_again[{p}]" for p in ("1-6", "2-8")]
+def test_all_pass_with_the_patches_and_so_do_the_tests_of_the_same_features(tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, FINDINGS, patched=True)
+    ours = {n for f in FINDINGS.values() for n in (*f.message, *f.passing)}
+    assert ours <= set(got)
+    assert len(got) - len(ours) >= OWN
+    assert {n: r for n, r in got.items() if r != "passed"} == {}
 
 
-def test_n2_fails_on_stock(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, None, extra=N2 / "test_failed_load_retries.py")
-    assert set(got) == set(RETRIES)
-    assert "never scheduled again with 6 of 6 blocks free" in got[RETRIES[0]]
-    assert "never scheduled again with 5 of 8 blocks free" in got[RETRIES[1]]
+@pytest.mark.long
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_each_passes_with_its_own_patch_alone(finding: str, tmp_path: Path) -> None:
+    got = outcome("0.32.0", tmp_path, [finding], patched=True)
+    assert set(FINDINGS[finding].message) <= set(got)
+    assert {n: r for n, r in got.items() if r != "passed"} == {}
 
 
-def test_n2_passes_with_the_patch_and_so_do_the_tests_of_failed_loads(tmp_path: Path) -> None:
-    got = outcome(
-        "0.32.0", tmp_path, N2 / "fix.patch", "tests/v1/kv_connector/unit/test_kv_load_failure_recovery.py",
-        extra=N2 / "test_failed_load_retries.py",
-    )  # fmt: skip
-    assert set(RETRIES) <= set(got)
-    assert len(got) > 5
-    assert set(got.values()) == {"passed"}
-
-
-def test_n4_fails_on_stock(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, None, extra=N4 / "test_lora_limit_in_flight.py")
-    assert set(got) == {"test_max_loras_counts_requests_in_flight"}
-    assert "max_loras" in next(iter(got.values())) or "AssertionError" in next(iter(got.values()))
-
-
-def test_n4_passes_with_the_patch(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, N4 / "fix.patch", extra=N4 / "test_lora_limit_in_flight.py")
-    assert got == {"test_max_loras_counts_requests_in_flight": "passed"}
-
-
-ROLES = {role: f"test_load_does_not_get_blocks_of_a_step_in_flight[{role}]" for role in
-         ("kv_both", "kv_consumer", "kv_producer")}  # fmt: skip
-
-
-def test_n3_fails_on_stock_for_a_producer_only(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, None, extra=N3 / "test_defer_free_kv_producer.py")
-    assert set(got) == set(ROLES.values())
-    assert got[ROLES["kv_both"]] == got[ROLES["kv_consumer"]] == "passed"
-    assert "while a step in flight may write to them" in got[ROLES["kv_producer"]]
-
-
-def test_n3_passes_with_the_patch_and_so_do_the_tests_of_deferral(tmp_path: Path) -> None:
-    got = outcome(
-        "0.32.0", tmp_path, N3 / "fix.patch", "tests/v1/core/test_deferred_block_free.py",
-        extra=N3 / "test_defer_free_kv_producer.py",
-    )  # fmt: skip
-    assert set(ROLES.values()) <= set(got)
-    assert len(got) > 10
-    assert set(got.values()) == {"passed"}
-
-
-TURNS = [f"test_session_preempted_with_its_last_token_in_flight[{p}]" for p in (True, False)]
-
-
-def test_n5_fails_on_stock(tmp_path: Path) -> None:
-    got = outcome("0.32.0", tmp_path, None, extra=N5 / "test_session_preempted_in_flight.py")
-    assert set(got) == set(TURNS)
-    for message in got.values():
-        assert "the second turn never ran: 2 of 4 tokens" in message
-
-
-def test_n5_passes_with_the_patch_and_so_do_the_tests_of_sessions(tmp_path: Path) -> None:
-    got = outcome(
-        "0.32.0", tmp_path, N5 / "fix.patch", "tests/v1/streaming_input/test_scheduler_streaming.py",
-        extra=N5 / "test_session_preempted_in_flight.py",
-    )  # fmt: skip
-    assert set(TURNS) <= set(got)
-    assert len(got) > 5
-    assert set(got.values()) == {"passed"}
+def test_every_finding_is_here() -> None:
+    assert {p.name for p in UPSTREAM.iterdir() if p.is_dir()} == set(FINDINGS)

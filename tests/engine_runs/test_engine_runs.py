@@ -95,6 +95,8 @@ def check_tokens(got: dict[str, Any], want: dict[str, list[int]]) -> None:
     wrong = []
     for r in got["asked"]:
         have = got["tokens"].get(r, [])
+        if r in got["aborted"]:  # may have had more than the reference by the time it was gone
+            have = have[: len(want[r])]
         if have != (want[r][: len(have)] if r in got["aborted"] else want[r]):
             wrong.append(r)
     assert not wrong, f"other tokens than without pressure: {wrong}"

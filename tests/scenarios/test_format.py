@@ -61,10 +61,51 @@ def test_a_bad_file_is_one_error_naming_file_and_field(
     assert named in str(error.value)
 
 
-@pytest.mark.parametrize("entry", ['"0.24.0" = "NoSuchThing"', '"all of them" = "NoWedge"'])
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("blocks = 4", "blocks = 0"), 6),
+        (("blocks = 4", "# bloks = 4\nbloks = 4"), 7),
+        (('role = "kv_both"', 'role = "kv_both"\nroles = 3'), 8),
+        (("tokens = 16", 'tokens = 16, outcome = "explodes"'), 11),
+        (("[[request]]", '[[request]]\nid = "B"\nprompt = 1\n[[request]]\nprompts = 1'), 12),
+        (("[[request]]", "[[requests]]"), 8),
+        (("blocks = 4", ""), 5),  # required: the table that lacks it
+    ],
+)
+def test_the_line_is_named(tmp_path: Path, change: tuple[str, str], line: int) -> None:
+    with pytest.raises(BadInput) as error:
+        scenario.load(write(tmp_path, GOOD.replace(*change)))
+    assert error.value.line == line
+
+
+@pytest.mark.parametrize(
+    "entry", ['"0.24.0" = "NoSuchThing"', '"all of them" = "NoWedge"', '"0.1..0.2..0.3" = "ok"']
+)
 def test_a_bad_expectation(tmp_path: Path, entry: str) -> None:
     with pytest.raises(BadInput, match=r"expect"):
         scenario.load(write(tmp_path, GOOD + f"[expect.stock]\n{entry}\n"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("prompt = 20", "prompt = " + "9" * 5000), "is not TOML"),
+        (("prompt = 20", "prompt = 20\ncount = 1000000000000"), "request: more than"),
+        (("blocks = 4", "blocks = 10000000000000"), "blocks"),
+        (('id = "A"', 'id = ""'), "is empty"),
+        (('id = "x"', 'id = "../../x"'), "part of a file name"),
+        (('id = "x"', 'id = ""'), "part of a file name"),
+        (('id = "x"', f'id = "{"a" * 400}"'), "part of a file name"),
+        (('id = "x"', r'id = "\u001b[31m"'), "part of a file name"),
+    ],
+)
+def test_numbers_and_names_that_no_machine_can_take(
+    tmp_path: Path, change: tuple[str, str], named: str
+) -> None:
+    with pytest.raises(BadInput, match=r"x\.toml(.|\n)*remedy") as error:
+        scenario.load(write(tmp_path, GOOD.replace(*change)))
+    assert named in str(error.value)
 
 
 def test_twice_the_same_request(tmp_path: Path) -> None:
@@ -87,27 +128,6 @@ def test_missing_binary_and_foreign_files(tmp_path: Path) -> None:
 def test_the_same_id_in_two_files(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     (tmp_path / "y.toml").write_text(GOOD)
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (("prompt = 20", "prompt = " + "9" * 5000), "is not TOML"),
-        (("prompt = 20", "prompt = 20\ncount = 1000000000000"), "request: more than"),
-        (("blocks = 4", "blocks = 10000000000000"), "blocks"),
-        (('id = "A"', 'id = ""'), "is empty"),
-        (('id = "x"', 'id = "../../x"'), "part of a file name"),
-        (('id = "x"', 'id = ""'), "part of a file name"),
-        (('id = "x"', f'id = "{"a" * 400}"'), "part of a file name"),
-        (('id = "x"', r'id = "\u001b[31m"'), "part of a file name"),
-    ],
-)
-def test_numbers_and_names_that_no_machine_can_take(
-    tmp_path: Path, change: tuple[str, str], named: str
-) -> None:
-    with pytest.raises(BadInput, match=r"x\.toml(.|\n)*remedy") as error:
-        scenario.load(write(tmp_path, GOOD.replace(*change)))
-    assert named in str(error.value)
-
-
     with pytest.raises(BadInput, match="is also that of"):
         scenario.load_all(tmp_path)
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from stallproof.cli.doctor import command
 from stallproof.core.rules import RULES
 from stallproof.errors import BadInput, Exit, Unsupported
-from stallproof.vllm.adapters import METHODS, TABLE, series_of, supported
+from stallproof.vllm.adapters import FIRST, LAST, METHODS, TABLE, TESTED, series_of, supported
 from stallproof.vllm.matrix import TESTS, markdown
 from stallproof.vllm.static import inspect_archive
 
@@ -145,6 +145,12 @@ def test_every_rule_names_tests_that_exist() -> None:
         assert set(names) <= cases | scenarios, (rule, set(names) - cases - scenarios)
 
 
+def test_a_rule_without_a_test_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "Bare", "a rule that nothing shows")
+    with pytest.raises(BadInput, match=r"no test is named for Bare\n +remedy"):
+        markdown()
+
+
 def test_without_vllm_the_answer_is_unsupported() -> None:
     done = CliRunner().invoke(command, [], standalone_mode=False)
     if isinstance(done.exception, Unsupported):
@@ -155,12 +161,9 @@ def test_without_vllm_the_answer_is_unsupported() -> None:
 
 def test_versions() -> None:
     assert series_of("0.28.0+cpu") == series_of("v0.28.1rc2") == "0.28"
-    assert [supported(s) for s in ("0.22", "0.23", "0.33", "0.34", "1.23")] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    first, last, after = (f"{a}.{b}" for a, b in (FIRST, LAST, (LAST[0], LAST[1] + 1)))
+    assert [supported(s) for s in ("0.22", first, last, after, "1.23")] == [False, True, True, False, False]
+    assert (min(TABLE), max(TABLE)) == (first, last)
+    assert set(TESTED) <= set(TABLE)
     with pytest.raises(Unsupported):
         series_of("main")

@@ -332,7 +332,7 @@ def _table(report: dict[str, Any]) -> None:
         table.add_row(label, *cells, *(_ratio(x, key) for x in report["ratios"]))
     console.print(table)
     for r in runs:
-        fired = ", ".join(f"{k} {v}" for k, v in sorted(r["fired"].items())) or "no rules of ours"
+        fired = ", ".join(f"{k} {v}" for k, v in sorted(r["fired"].items())) or "no rule of ours fired"
         console.print(f"{r['scheduler']}: ended: {r['ended']}; {fired}", soft_wrap=True)
         if "saved_blocks" in r:
             say = "saved {saved_blocks:,} blocks, {unsaved_blocks:,} not; restored {restored_tokens:,} tokens"

@@ -32,6 +32,8 @@ from stallproof.harness.engine_run import (
     write,
 )
 
+#: tokens that a client which leaves asks for besides those that are compared
+MORE = 96
 #: seconds until the server must be up, a request answered, and the server gone
 UP, ANSWER, GONE = 400.0, 300.0, 60.0
 
@@ -89,6 +91,7 @@ class Clients:
 
     def __init__(self, plan: ServePlan, port: int) -> None:
         self.plan, self.base = plan, f"http://127.0.0.1:{port}"
+        self.longest = min(plan.max_model_len, (plan.blocks - 1) * plan.block_size)  #: tokens of one request
         self.tokens: dict[str, list[int]] = {}
         self.finished: list[str] = []
         self.left: list[str] = []
@@ -158,6 +161,8 @@ class Clients:
             async def client(rid: str, prompt: list[int], n: int) -> None:
                 async with turn:
                     leave = leaving(plan, rid, n)
+                    if leave.tokens:  # so that it is still under way when its client goes, however late that is
+                        n = max(n, min(n + MORE, self.longest - len(prompt)))
                     await self.ask(http, rid, self.body(rid, prompt, n, load=True), leave)
 
             t0 = time.monotonic()

@@ -61,7 +61,8 @@ class Corpus:
             (folder / "findings").mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise BadInput(exc.strerror or str(exc), path=folder, remedy="give a folder to write to") from exc
-        self.state = self._read() or State(scheduler=scheduler, version=version, seed=seed)
+        known = self._read()
+        self.state = known or State(scheduler=scheduler, version=version, seed=seed)
         old = (self.state.scheduler, self.state.version, self.state.seed)
         if old != (scheduler, version, seed):
             raise BadInput(
@@ -70,8 +71,20 @@ class Corpus:
             )  # fmt: skip
         self.scenarios: list[Scenario] = []
         self.features: set[int] = set()
-        self._load()
-        self._lines = (folder / "corpus.jsonl").open("ab")
+        file = folder / "corpus.jsonl"
+        if known is None and file.exists() and (not file.is_file() or file.stat().st_size):
+            raise BadInput(
+                "whose corpus is this? hunt.json, which says so, is missing", path=file,
+                remedy="give another --corpus, or bring hunt.json back",
+            )  # fmt: skip
+        try:
+            self._load()
+            self._lines = file.open("ab")
+            self.save()  # from now on it says whose corpus this is
+        except OSError as exc:
+            raise BadInput(
+                f"cannot be used: {exc.strerror or exc}", path=file, remedy="give a folder to write to"
+            ) from exc
 
     def _read(self) -> State | None:
         file = self.folder / "hunt.json"
@@ -81,9 +94,14 @@ class Corpus:
             raw = msgspec.json.decode(file.read_bytes())
             schema = raw.get("schema") if isinstance(raw, dict) else None
             if isinstance(schema, str) and schema.startswith("stallproof-hunt/") and schema != SCHEMA:
-                raise Unsupported(f"{file}: schema {schema}, this build reads {SCHEMA}")
+                raise Unsupported(
+                    f"{file}: schema {schema}, this build reads {SCHEMA}",
+                    remedy="give another --corpus, or use the Stallproof release that wrote it",
+                )
+            if isinstance(raw, dict) and schema != SCHEMA:
+                raise BadInput(f"is no hunt: schema {schema!r}", path=file, remedy="give another --corpus")
             return msgspec.convert(raw, State)
-        except (msgspec.DecodeError, msgspec.ValidationError, OSError) as exc:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as exc:
             raise BadInput(f"is no hunt: {exc}", path=file, remedy="give another --corpus") from exc
 
     def _load(self) -> None:
@@ -97,8 +115,11 @@ class Corpus:
                     break  # it was killed here
                 try:
                     got = msgspec.json.decode(line, type=_Line)
-                except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-                    raise BadInput(f"is no corpus: {exc}", path=file, line=n) from exc
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+                    raise BadInput(
+                        f"is no corpus: {exc}", path=file, line=n,
+                        remedy="take this line out, or give another --corpus",
+                    ) from exc  # fmt: skip
                 self.scenarios.append(got.scenario)
                 self.features |= set(got.coverage)
                 good += len(line)

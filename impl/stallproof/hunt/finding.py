@@ -116,8 +116,13 @@ def read(path: Path | str) -> tuple[Finding, Scenario]:
         head = msgspec.json.decode(raw)
         schema = head.get("schema") if isinstance(head, dict) else None
         if isinstance(schema, str) and schema != SCHEMA and schema.startswith("stallproof-finding/"):
-            raise Unsupported(f"{file}: schema {schema}, this build reads {SCHEMA}")
+            raise Unsupported(
+                f"{file}: schema {schema}, this build reads {SCHEMA}",
+                remedy="use the Stallproof release that wrote it",
+            )
         found = msgspec.convert(head, Finding)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as exc:
-        raise BadInput(f"is no finding: {exc}", path=file) from exc
+        raise BadInput(
+            f"is no finding: {exc}", path=file, remedy="take its folder out of findings/, or give another"
+        ) from exc
     return found, scenarios.load(here / "scenario.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,10 +15,10 @@ from stallproof.errors import BadInput
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
-#: what a run can violate: the promise by name, and the death of the engine where a file gives it no name
 #: requests of a scenario, and newcomers that wait at a time; characters of its id
 MAX_REQUESTS, MAX_ID = 100_000, 120
 
+#: what a run can violate: the promise by name, and the death of the engine where a file gives it no name
 PROPERTIES = (
     "Conservation", "OneOwner", "RefCount", "InFlightSafe", "XferSafe", "StoreSafe", "NoDoubleFree",
     "NoLeak", "NoZeroPre", "EvictCoupled", "NoInversion", "NoWedge", "LoopRank", "Termination",
@@ -179,7 +180,8 @@ def load(path: Path | str) -> Scenario:
     """Read and validate one file. Raises :class:`BadInput` naming file, line or field."""
     path = Path(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
     except OSError as exc:
         raise BadInput(
             exc.strerror or str(exc), path=path, remedy="name a scenario file, or a folder of them"
@@ -191,10 +193,29 @@ def load(path: Path | str) -> Scenario:
     try:
         s = msgspec.convert(raw, Scenario)
     except msgspec.ValidationError as exc:
-        raise BadInput(str(exc), path=path, remedy="the fields are listed in docs/scenarios.md") from exc
+        line = _line(text, str(exc))
+        raise BadInput(
+            str(exc), path=path, line=line, remedy="the fields are listed in docs/scenarios.md"
+        ) from exc
     s.path = str(path)
     check(s, path)
     return s
+
+
+def _line(text: str, message: str) -> int | None:
+    """The line of the key that ``message`` is about: msgspec knows its path only. None if it is not found."""
+    where = re.search(r"at `\$\.?(.*)`", message)
+    keys = re.findall(r"([\w-]+)(?:\[(\d+)\])?", where[1]) if where else []
+    if unknown := re.search(r"unknown field `(.+?)`", message):
+        keys.append((unknown[1], ""))
+    lines, at = text.splitlines(), -1
+    for name, index in keys:
+        key = re.compile(rf"\s*\[+(?:[\w.]+\.)?{re.escape(name)}\]|(?:[^#]*[{{,\s])?{re.escape(name)}\s*=")
+        hits = [i for i in range(max(at, 0), len(lines)) if key.match(lines[i])]
+        if len(hits) <= int(index or 0):
+            return None
+        at = hits[int(index or 0)]
+    return at + 1 if keys else None
 
 
 def check(s: Scenario, path: Path | str) -> None:
@@ -203,9 +224,16 @@ def check(s: Scenario, path: Path | str) -> None:
     def bad(field: str, what: str) -> BadInput:
         return BadInput(f"{field}: {what}", path=path, remedy="see docs/scenarios.md")
 
+    # the id becomes the name of a trace and of a finding's folder
+    if not s.id or s.id.startswith(".") or len(s.id) > MAX_ID or not s.id.isprintable() or "/" in s.id:
+        raise bad("id", f"{s.id[:MAX_ID]!r} cannot be part of a file name")
+    if sum(r.count for r in s.request) > MAX_REQUESTS or sum(q.keep for q in s.stream) > MAX_REQUESTS:
+        raise bad("request", f"more than {MAX_REQUESTS:,} of them")
     seen: set[str] = set()
     for i, r in enumerate(s.request):
         at = f"request[{i}] ({r.id})"
+        if not r.id:  # in a trace an empty name means nobody
+            raise bad(f"{at}.id", "is empty")
         names = [r.id] if r.count == 1 else [f"{r.id}{k}" for k in range(r.count)]
         if dup := seen.intersection(names):
             raise bad(f"{at}.id", f"{sorted(dup)[0]} is there twice")
@@ -223,19 +251,12 @@ def check(s: Scenario, path: Path | str) -> None:
     if s.engine.budget_tokens > s.engine.budget:
         raise bad("engine.budget_tokens", "more than engine.budget")
     for table in (s.expect.stock, s.expect.ours):
-    # the id becomes the name of a trace and of a finding's folder
-    if not s.id or s.id.startswith(".") or len(s.id) > MAX_ID or not s.id.isprintable() or "/" in s.id:
-        raise bad("id", f"{s.id[:MAX_ID]!r} cannot be part of a file name")
-    if sum(r.count for r in s.request) > MAX_REQUESTS or sum(q.keep for q in s.stream) > MAX_REQUESTS:
-        raise bad("request", f"more than {MAX_REQUESTS:,} of them")
         for version, what in table.items():
             try:
                 parts = version.split("..")
                 if len(parts) > 2:
                     raise ValueError
                 for part in parts:
-        if not r.id:  # in a trace an empty name means nobody
-            raise bad(f"{at}.id", "is empty")
                     if part:
                         _key(part)
             except ValueError:

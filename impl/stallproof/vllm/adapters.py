@@ -17,7 +17,7 @@ from stallproof.errors import Unsupported
 
 FIRST, LAST = (0, 23), (0, 33)
 #: series that are run by the tests; others within the range are read, not run
-TESTED = ("0.23", "0.24", "0.25", "0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
+TESTED = ("0.23", "0.24", "0.25", "0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stallproof.core.rules import RULES
+from stallproof.errors import BadInput
 from stallproof.vllm.adapters import TABLE, TESTED, Facts
 
 NATIVE, ADDED, PART, NONE = "native", "added", "part", "–"
@@ -71,7 +72,17 @@ ASCEND: dict[str, dict[str, str]] = {
 
 
 def markdown() -> str:
-    """The document ``docs/rules-by-version.md``."""
+    """The document ``docs/rules-by-version.md``.
+
+    Raises:
+        BadInput: a rule has no entry in ``TESTS``.
+    """
+    if bare := [rule for rule in RULES if rule not in TESTS]:
+        raise BadInput(
+            f"no test is named for {', '.join(bare)}",
+            path=__file__,
+            remedy="name a case of tests/vllm_class or a scenario in TESTS",
+        )
     series = list(TABLE)
     lines = [
         "# Rules by vLLM version",
