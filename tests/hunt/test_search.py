@@ -175,6 +175,12 @@ def test_a_torn_line_costs_that_line_only(tmp_path: Path) -> None:
         ("hunt.json", b"{", BadInput),
         ("hunt.json", b"{}", BadInput),
         ("hunt.json", b'{"schema": "stallproof-hunt/9"}', Unsupported),
+        (
+            "hunt.json",
+            b'{"schema": "other/1", "scheduler": "stock", "version": "0.32.0", "seed": 1}',
+            BadInput,
+        ),
+        ("hunt.json", b"[" * 100_000, BadInput),
         ("corpus.jsonl", b"{}\n", BadInput),
         ("corpus.jsonl", b"\xff\n", BadInput),
     ],
@@ -183,6 +189,34 @@ def test_what_is_no_hunt_is_refused(file: str, content: bytes, error: type, tmp_
     (tmp_path / file).write_bytes(content)
     with pytest.raises(error, match=file.replace(".", r"\.")):
         Corpus(tmp_path, "stock", "0.32.0", 1)
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"[" * 100_000 + b"\n", b'"\\ud800"\n', None])
+def test_a_damaged_corpus_is_one_error_naming_the_line(damage: bytes | None, tmp_path: Path) -> None:
+    c = Corpus(tmp_path, "stock", "0.32.0", 1)
+    c.add(scenario_raw(1))
+    c.close()
+    file = tmp_path / "corpus.jsonl"
+    if damage is None:
+        file.unlink()
+        file.mkdir()
+    else:
+        file.write_bytes(file.read_bytes() + damage)
+    with pytest.raises(BadInput, match=r"corpus\.jsonl:(2:)? .*\n  remedy"):
+        Corpus(tmp_path, "stock", "0.32.0", 1)
+
+
+def test_a_corpus_without_its_hunt_is_neither_cut_nor_gone_on_with(tmp_path: Path) -> None:
+    """A file of that name may be anybody's: its last line without an end is not a torn one of ours."""
+    (tmp_path / "corpus.jsonl").write_bytes(b"somebody's")
+    with pytest.raises(BadInput, match=r"hunt\.json.*is missing"):
+        Corpus(tmp_path, "stock", "0.32.0", 1)
+    assert (tmp_path / "corpus.jsonl").read_bytes() == b"somebody's"
+
+
+def test_a_hunt_killed_at_once_still_says_whose_it_is(tmp_path: Path) -> None:
+    Corpus(tmp_path, "stock", "0.32.0", 1).add(scenario_raw(1))
+    assert [s.id for s in Corpus(tmp_path, "stock", "0.32.0", 1).scenarios] == ["c1"]
 
 
 def test_another_hunt_is_not_gone_on_with(tmp_path: Path) -> None:
