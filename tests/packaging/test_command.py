@@ -162,6 +162,17 @@ def test_a_closed_standard_output_keeps_the_exit_code() -> None:
         ("simulate --synthetic 5 --scheduler foo", "no scheduler is called 'foo'"),
         ("simulate --synthetic 5 --latency base=nan", "bad latency coefficient"),
         ("replay x --from 10 --to 5", "comes before"),
+        ("replay x --deadline nan", "not a finite number"),
+        ("watch --metrics x --timeout nan", "not a finite number"),
+        ("watch --metrics x --timeout inf", "not in the range"),
+        ("watch --metrics x --interval nan", "not a finite number"),
+        ("hunt --minutes nan", "not a finite number"),
+        ("hunt --minutes inf", "not a finite number"),
+        ("explain ping-pong --timeout nan", "not a finite number"),
+        ("explain ping-pong --timeout 0", "not in the range"),
+        ("check --timeout -1", "not in the range"),
+        ("simulate --synthetic 5 --html no/such/folder/x.html", "cannot write there"),
+        ("simulate --synthetic 5 --trace no/such/folder/x", "cannot write there"),
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(args: str, says: str) -> None:
@@ -216,3 +227,11 @@ def test_a_name_from_a_trace_cannot_steer_the_terminal(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert r"\u202eH" in done.stdout
         assert not {"\x1b", "\0", "\u202e"} & set(done.stdout)
+
+
+def test_a_page_does_not_overwrite_its_workload(tmp_path: Path) -> None:
+    text = (TRACES / "wedge-0.23.0.jsonl").read_bytes()
+    (tmp_path / "t.jsonl").write_bytes(text)
+    done = run("simulate", str(tmp_path / "t.jsonl"), "--html", str(tmp_path / "t.jsonl"))
+    assert (done.returncode, "it is an input, too" in done.stderr) == (2, True)
+    assert (tmp_path / "t.jsonl").read_bytes() == text

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallproof.errors import BadInput
+from stallproof.errors import BadInput, Exit, StallproofError
 from stallproof.simulate.metrics import RunLog, percentile, ratios
+from stallproof.simulate.spawn import Worker
 from stallproof.simulate.worker import Latency
 from stallproof.simulate.workload import (
     MOONCAKE_BLOCK,
@@ -181,3 +184,14 @@ def test_no_ratio_against_a_stalled_run() -> None:
     assert ratios(s, s) is not None
     assert ratios({**s, "stranded": 1}, s) is None
     assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.0
+
+
+def test_what_the_engine_s_process_says_keeps_its_code() -> None:
+    """An unsupported recording is code 3, not 2."""
+    worker = Worker.__new__(Worker)
+    worker.version = "0.32.0"
+    worker.proc = SimpleNamespace(stdin=io.StringIO())  # type: ignore[assignment]
+    worker.lines = io.StringIO('{"error": "another schema", "code": 3}\n')
+    with pytest.raises(StallproofError, match="another schema") as error:
+        worker.follow(Path("x"))
+    assert error.value.code == Exit.UNSUPPORTED

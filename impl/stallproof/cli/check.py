@@ -24,6 +24,7 @@ from rich.table import Table
 
 from stallproof.check import config, jobs, tlc, tools
 from stallproof.check.jobs import Job, Row
+from stallproof.cli.options import Finite
 from stallproof.errors import BadInput, Exit
 
 _PROVE = """
@@ -150,7 +151,13 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--tier", type=click.Choice(["pr", "nightly", "all"]), default="pr", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds per TLC run.")
+@click.option(
+    "--timeout",
+    type=Finite(min=0, min_open=True, max=10**6),
+    default=300.0,
+    show_default=True,
+    help="Seconds per TLC run.",
+)
 @click.option("--equal-all", is_flag=True, help="Also compare the graphs of every quick configuration.")
 @click.option("--keep", type=click.Path(), help="Directory for checkpoints of large runs; taken up again.")
 @click.option("--shard", help="I/N: only every N-th configuration, from the I-th.")

@@ -8,13 +8,20 @@ from dataclasses import asdict
 import click
 
 from stallproof.check import config, story
+from stallproof.cli.options import Finite
 from stallproof.errors import BadInput, Exit
 
 
 @click.command(name="explain")
 @click.argument("gap", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the story as one JSON object.")
-@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds for TLC.")
+@click.option(
+    "--timeout",
+    type=Finite(min=0, min_open=True, max=10**6),
+    default=300.0,
+    show_default=True,
+    help="Seconds for TLC.",
+)
 def command(gap: str | None, as_json: bool, timeout: float) -> int:
     """Tell the counterexample of GAP; without GAP, list the gaps.
 

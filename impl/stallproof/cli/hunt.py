@@ -14,6 +14,7 @@ import msgspec
 from click.core import ParameterSource
 
 from stallproof import engines
+from stallproof.cli.options import Finite
 from stallproof.cli.run import named
 from stallproof.errors import Exit
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
               help="'stock', 'stallproof', or a dotted class name.")  # fmt: skip
 @click.option("--vllm", "version", default=engines.BASE, show_default=True, metavar="V",
               help="Release; with --bisect several, with commas between (default then: all).")  # fmt: skip
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
+@click.option("--minutes", type=Finite(min=0, min_open=True), default=10.0, show_default=True,
               help="How long to hunt; shrinking is part of it.")  # fmt: skip
-@click.option("--cpu-minutes", type=click.FloatRange(min=0), default=0.0,
+@click.option("--cpu-minutes", type=Finite(min=0), default=0.0,
               help="Count the CPU time of each process instead (0: count the clock).")  # fmt: skip
 @click.option("--cases", type=click.IntRange(min=0), default=0,
               help="Stop each process after so many cases, too (0: no limit).")  # fmt: skip

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from stallproof.check.second import Second, second
+from stallproof.cli.options import Finite
 from stallproof.cli.output import printable
 from stallproof.errors import BadInput, Exit
 from stallproof.trace import reader
@@ -77,7 +78,7 @@ PROMISE = {
               help="NoStarvation: refusals of one request without progress ...")  # fmt: skip
 @click.option("--starve-served", type=click.IntRange(min=1), default=8, show_default=True,
               help="... while so many newcomers behind it were served.")  # fmt: skip
-@click.option("--deadline", type=click.FloatRange(min=0), default=0.0,
+@click.option("--deadline", type=Finite(min=0), default=0.0,
               help="BoundedWait: seconds a load may last (default: the recording's own).")  # fmt: skip
 @click.option(
     "--with-tlc",

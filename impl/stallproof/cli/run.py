@@ -117,7 +117,7 @@ def writable(output: Path, folder: bool) -> None:
             probe.touch()
             probe.unlink()
         else:
-            there = output.exists()
+            there = os.path.lexists(output)
             with output.open("ab"):
                 pass
             if not there:
@@ -126,7 +126,7 @@ def writable(output: Path, folder: bool) -> None:
         raise BadInput(
             f"cannot write there: {exc.strerror}",
             path=output,
-            remedy="give -o a path in a folder that exists and may be written",
+            remedy="name a file in a folder that exists and may be written",
         ) from exc
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stallproof.cli.output import apart, result
 from stallproof.errors import BadInput, Exit
 
 #: Rows of the table: summary key, label, format.
@@ -158,18 +159,29 @@ def command(**o: Any) -> int:
     from stallproof.simulate.spawn import run_all
 
     plans = [(o["version"], plan_of(o, s)) for s in (o["schedulers"] or ("stock", "stallproof"))]
+    _writable([x for x in (o["html"], *(p.trace for _, p in plans)) if x], o["workload"])
     where = spread.Where(jobs=0 if o["ray"] and o["jobs"] == 1 else o["jobs"], ray=o["ray"])
     results = run_all(plans, where, _ticker(o["as_json"], [p.scheduler for _, p in plans]))
     report = compare(results)
     if o["html"]:
         from stallproof.simulate.page import page
 
-        Path(o["html"]).write_text(page(report, results, ROWS), encoding="utf-8")
+        with result(o["html"]) as out:
+            out.write(page(report, results, ROWS))
     if o["as_json"]:
         click.echo(json.dumps(report, default=str))
     else:
         _table(report)
     return Exit.FINDING if any(r["summary"]["stranded"] for r in results) else Exit.OK
+
+
+def _writable(outputs: list[str], workload: str | None) -> None:
+    """Find out before an hour's run whether its results can be kept, and overwrite nothing that it needs."""
+    from stallproof.cli.run import writable
+
+    for name in outputs:
+        apart(name, [workload] if workload else [])
+        writable(Path(name), folder=False)
 
 
 #: option -> field of a trace's configuration; zero there: not recorded

@@ -13,6 +13,7 @@ import click
 import httpx
 import msgspec
 
+from stallproof.cli.options import Finite
 from stallproof.cli.output import whole
 from stallproof.diagnose import watch as rules
 from stallproof.diagnose.engine import IDLE, STALLED
@@ -131,24 +132,24 @@ class _Watch:
 @click.command(name="watch")
 @click.option("--metrics", "url", required=True, help="URL of the server's /metrics.")
 @click.option(
-    "--interval", default=10.0, show_default=True, type=click.FloatRange(0.2), help="Seconds between polls."
+    "--interval", default=10.0, show_default=True, type=Finite(0.2, 86400), help="Seconds between polls."
 )
 @click.option(
     "--bound",
     default=rules.BOUND,
     show_default=True,
-    type=click.FloatRange(1),
+    type=Finite(1),
     help="Seconds without a token before a step counts as hung (worker or device).",
 )
 @click.option(
     "--load-deadline",
     default=rules.LOAD_DEADLINE,
     show_default=True,
-    type=click.FloatRange(1),
+    type=Finite(1),
     help="Seconds before parked remote loads count as lost.",
 )
 @click.option(
-    "--timeout", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Seconds for one answer."
+    "--timeout", default=5.0, show_default=True, type=Finite(0.1, 3600), help="Seconds for one answer."
 )
 @click.option("--probe", is_flag=True, help="One poll, then exit: 1 only on a confirmed stall, else 0.")
 @click.option(

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from stallproof import engines, spread
-from stallproof.errors import BadInput, StallproofError
+from stallproof.errors import BadInput, Exit, StallproofError
 from stallproof.simulate.plan import Plan
 
 #: (index of the plan, virtual seconds, requests arrived, requests live, requests in all)
@@ -82,8 +82,10 @@ class Worker:
         if "result" in answer:
             return answer["result"]
         if "error" in answer:
-            if answer.get("code"):
-                raise StallproofError(answer["error"])
+            if code := answer.get("code"):
+                known = StallproofError(answer["error"])
+                known.code = Exit(code)
+                raise known
             raise BadInput(
                 f"{name} on vLLM {self.version} failed: {answer['error']}",
                 remedy="run with --scheduler stock to see whether the engine or the class is at fault",
