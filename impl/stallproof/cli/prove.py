@@ -30,13 +30,14 @@ def _need_z3() -> str:
 
 
 def _table(results: Iterable[Result], seconds: float) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     rows: dict[str, list[Result]] = {}
     for r in results:
         rows.setdefault(r.theory, []).append(r)
-    table = Table(title="Z3 proofs", title_justify="left")
+    table = Table(title="Z3 proofs", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("theory", no_wrap=True)
     for head in ("proved", "frames", "twins", "sanity", "unknown", "s", "slowest"):
         table.add_column(head, justify="right")

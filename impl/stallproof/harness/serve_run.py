@@ -161,7 +161,7 @@ class Clients:
             async def client(rid: str, prompt: list[int], n: int) -> None:
                 async with turn:
                     leave = leaving(plan, rid, n)
-                    if leave.tokens:  # so that it is still under way when its client goes, however late that is
+                    if leave.tokens:  # still under way when its client goes, however late that is
                         n = max(n, min(n + MORE, self.longest - len(prompt)))
                     await self.ask(http, rid, self.body(rid, prompt, n, load=True), leave)
 
