@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -235,3 +236,24 @@ def test_a_page_does_not_overwrite_its_workload(tmp_path: Path) -> None:
     done = run("simulate", str(tmp_path / "t.jsonl"), "--html", str(tmp_path / "t.jsonl"))
     assert (done.returncode, "it is an input, too" in done.stderr) == (2, True)
     assert (tmp_path / "t.jsonl").read_bytes() == text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_to_be_told_to_end_ends_what_was_started(number: int, tmp_path: Path) -> None:
+    """An engine's process was left running, and went on writing its trace."""
+    code = (
+        "import click, os, signal, subprocess\n"
+        "from stallproof import cli\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    p = subprocess.Popen(['sleep', '60'])\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), {int(number)}); signal.pause()\n"
+        "    finally:\n"
+        "        p.kill(); p.wait(); print('ended')\n"
+        "cli.cli.commands['x'] = command\n"
+        "cli._Lazy.get_command = lambda self, ctx, name: command\n"
+        "cli.main(['x'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "ended\n", "")

@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -91,6 +94,28 @@ def _reader_gone() -> NoReturn:
     sys.exit(141)
 
 
+def _ended(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _orderly() -> Iterator[None]:
+    """To be told to end is an orderly end: engines' processes end with us, and what was found is saved."""
+    mine = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if threading.current_thread() is threading.main_thread()
+        and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in mine:
+        signal.signal(number, _ended)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: run the command, turn every known error into one message and its documented exit code.
 
@@ -104,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     out = sys.stdout
     try:
-        result = cli.main(args=None if argv is None else list(argv), standalone_mode=False)
+        with _orderly():
+            result = cli.main(args=None if argv is None else list(argv), standalone_mode=False)
         sys.stdout.flush()
     except StallproofError as exc:
         from stallproof.cli.output import printable
