@@ -51,6 +51,12 @@ def test_list_and_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(call(capsys, "--assumptions", "--json")[1])
 
 
+def test_a_pattern_needs_no_theory(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "--list", "--only", "*Bypass")
+    assert code == 0
+    assert {line.split()[1].split("/")[0] for line in out.splitlines()} == {"starvation"}
+
+
 def test_an_unknown_name_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "--only", "nope")
     assert code == Exit.BAD_INPUT
