@@ -179,8 +179,8 @@ def test_serve_with_clients_that_disconnect(tmp_path: Path, wanted: dict[str, di
         "abort" for e in every if e[0] == "finish" and e[2] == "abort"
     )
     print(dict(events), len(got["aborted"]), "left", got["start_seconds"], got["seconds"])
-    # over HTTP, what happens depends on time: with 24 blocks these were 21, 98 and 44
-    for what, least in {"preempt": 10, "load": 50, "abort": 20}.items():
+    # over HTTP, what happens depends on time: 22, 94 and 45 on a quiet machine
+    for what, least in {"preempt": 10, "load": 50, "abort": 10}.items():
         assert events[what] >= least, f"only {events[what]} {what}: the run proves too little"
     assert not got["failed"]
     assert not got["warm_failed"]

@@ -15,7 +15,7 @@ PROBES = Path(__file__).with_name("probes.js").read_text()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # another folder borrows it, and a process holds one Playwright at a time
 def browser() -> Iterator[object]:
     path = os.environ.get("CHROMIUM") or next((p for name in BROWSERS if (p := shutil.which(name))), None)
     if path is None:

@@ -33,7 +33,7 @@ from stallproof.harness.engine_run import (
 )
 
 #: tokens that a client which leaves asks for besides those that are compared
-MORE = 96
+MORE = 250
 #: seconds until the server must be up, a request answered, and the server gone
 UP, ANSWER, GONE = 400.0, 300.0, 60.0
 
