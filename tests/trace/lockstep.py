@@ -30,6 +30,14 @@ CONTRACT = {
     "Conservation", "OneOwner", "RefCount", "NoDoubleFree", "StepOrder", "Tokens", "Queues", "Requests",
     "Limits", "PrefixValid", "Snapshot", "End",
 }  # fmt: skip
+#: (release, class, rule): findings of ours about stock releases that break a clause, and why
+KNOWN = {
+    (
+        "0.23.0",
+        "stock",
+        "Tokens",
+    ): "N5: a session preempted with its last token in flight computes a part of its turn",
+}
 #: answers asked for ahead, so that neither side waits for the other
 _AHEAD = 16
 
@@ -195,6 +203,7 @@ def findings(results: dict[str, dict[str, Outcome]]) -> str:
             text = ", ".join(f"{rule} in {n}" for rule, n in rules.most_common()) or "no violation"
             died = f"; the engine's loop died in {r[c].died}" if r[c].died else ""
             out.append(f"* {who}: {r[c].workloads:,} workloads, {r[c].calls:,} calls, {text}{died}.")
+    out += [f"* Known, on vLLM {v}, {c}, {rule}: {why}." for (v, c, rule), why in KNOWN.items()]
     return "First violation of each workload, all layers:\n\n" + "\n".join(out)
 
 
@@ -210,6 +219,7 @@ def failures(version: str, r: dict[str, Outcome]) -> list[str]:
         o = r[c]
         out += [f"{version} {c}: {text}" for text in (*o.errors[:3], *o.blind[:3])]
         bad = [v for v in o.violations if c == "stallproof" or v[1] in CONTRACT]
+        bad = [v for v in bad if (version, c, v[1]) not in KNOWN]
         out += [f"{version} {c}: {v[0]} breaks {v[1]} ({v[2]}, line {v[3]}): {v[4]}" for v in bad]
         out += [
             f"{version} {c}: clause {name} exercised {seen} times, at least {need:g} needed"

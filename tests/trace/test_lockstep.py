@@ -113,6 +113,14 @@ class TestEngines:
         assert o.events["stored"] == 1
         assert not o.events["quarantine"]
 
+    def test_workloads_that_once_broke_a_promise(self, worker):
+        """A failed load that was evicted, a cancelled load that a send kept, look-ahead left out of rule R."""
+        for n, answer in zip(ONCE, worker.ask([{"seed": n} for n in ONCE]), strict=True):
+            o = Outcome()
+            o.add(f"w{n}", answer["stallproof"])
+            wrong = o.violations or o.errors or o.blind
+            assert not wrong, f"w{n}: {wrong}"
+
     def test_drawn_workloads(self, worker):
         @settings(
             max_examples=DRAWN,
@@ -133,6 +141,10 @@ class TestEngines:
                 assert not wrong, f"{c}: {wrong}\n{text}"
 
         drawn()
+
+
+#: numbers of such workloads
+ONCE = (606, 823, 1213, 1423, 1529, 1809)
 
 
 @pytest.mark.slow

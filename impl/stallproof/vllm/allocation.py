@@ -110,6 +110,18 @@ class AllocationPart(Engine):
             kwargs["reserved_blocks"] = self._inflight_prefill_reserved_blocks()
             self._sp_fire("RuleR")
 
+    def _inflight_prefill_reserved_blocks(self: Any) -> int:
+        """What prefills in flight still need, their look-ahead included: the engine leaves that out (#57104)."""
+        reserved = int(super()._inflight_prefill_reserved_blocks())
+        ahead = self.num_lookahead_tokens
+        if not ahead or not self._sp_on("RuleR"):
+            return reserved
+        longest, sizes = self.max_model_len, self.kv_cache_manager.coordinator.single_type_managers
+        for r in self._inflight_prefills:
+            n, more = min(r.num_tokens, longest), min(r.num_tokens + ahead, longest)
+            reserved += sum(-(-more // m.block_size) - -(-n // m.block_size) for m in sizes)
+        return reserved
+
     # ------------------------------------------------------------ commit
 
     def _sp_parked(self: Any) -> list[Any]:
@@ -169,19 +181,21 @@ class AllocationPart(Engine):
         call = self._sp_call
         for rid in plan.victims:
             victim = self.requests[rid]
-            self._sp_release(victim, target)
-            call.evicted.append(victim)
-            self._sp_counts.evictions += 1
+            self._sp_counts.evictions += self._sp_release(victim, target)
+            call.evicted.append(victim)  # it goes to its place in the queue, evicted or not
         call.closed_new = True
 
-    def _sp_release(self: Any, victim: Any, target: Any) -> None:
+    def _sp_release(self: Any, victim: Any, target: Any) -> bool:
         """Take the blocks of a holder that does not run; it keeps its place and computes again.
 
         A request that never ran must stay WAITING: PREEMPTED would be sent to the worker as resumed.
+        False: its load had failed as a whole, so that the engine took them, and it was not evicted.
         """
         if victim.status.name == "WAITING_FOR_REMOTE_KVS":
             self._update_waiting_for_remote_kv(victim)  # consumes the mark, caches what was loaded
             self._sp_set_waiting(victim)
+            if victim.num_computed_tokens == 0:
+                return False
         self._sp_emit("Evict", victim.request_id, target.request_id)
         self._sp_freeing = True
         try:
@@ -198,6 +212,7 @@ class AllocationPart(Engine):
         victim.num_computed_tokens = 0
         if victim.spec_token_ids:
             victim.spec_token_ids = []
+        return True
 
     def _sp_set_waiting(self: Any, request: Any) -> None:
         status = type(request.status)
