@@ -114,7 +114,7 @@ class TestEngines:
         assert not o.events["quarantine"]
 
     def test_workloads_that_once_broke_a_promise(self, worker):
-        """A failed load that was evicted, a cancelled load that a send kept, look-ahead left out of rule R."""
+        """A failed load that was evicted, a cancelled load that a send kept, rule R without look-ahead."""
         for n, answer in zip(ONCE, worker.ask([{"seed": n} for n in ONCE]), strict=True):
             o = Outcome()
             o.add(f"w{n}", answer["stallproof"])

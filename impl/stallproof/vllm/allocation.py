@@ -111,7 +111,7 @@ class AllocationPart(Engine):
             self._sp_fire("RuleR")
 
     def _inflight_prefill_reserved_blocks(self: Any) -> int:
-        """What prefills in flight still need, their look-ahead included: the engine leaves that out (#57104)."""
+        """What prefills in flight still need, look-ahead included: the engine leaves that out (#57104)."""
         reserved = int(super()._inflight_prefill_reserved_blocks())
         ahead = self.num_lookahead_tokens
         if not ahead or not self._sp_on("RuleR"):
