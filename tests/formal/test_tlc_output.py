@@ -62,18 +62,38 @@ def test_no_verdict_is_broken_and_says_why(text):
     assert r.error
 
 
-def test_a_large_run_at_its_time_limit_is_unfinished_with_its_counts(tmp_path, monkeypatch):
-    """The counts are those that the run itself reported last; without any there is no verdict."""
+@pytest.fixture
+def stuck(tmp_path, monkeypatch):
+    """A Java that notes its arguments, reports once, says that this was an hour from now, and never ends."""
     java = tmp_path / "java"
     java.write_text(
         "#!/bin/sh\n"
+        f'echo "$@" > {tmp_path}/args\n'
         "echo '@!@!@STARTMSG 2200:0 @!@!@'\n"
         "echo 'Progress(4) at 2026: 1,300 states generated (1 s/min), 1,000 distinct states found.'\n"
         "echo '@!@!@ENDMSG 2200 @!@!@'\n"
+        "touch -d '+1 hour' /proc/$$/fd/1\n"
         "exec sleep 60\n"
     )
     java.chmod(0o755)
     monkeypatch.setattr(tlc.tools, "java", lambda: java)
-    r = tlc.run("Properties", {}, timeout=2, keep=tmp_path / "kept")
+    return tmp_path
+
+
+def test_a_large_run_at_its_time_limit_is_unfinished_with_its_counts(stuck):
+    """The counts are those that the run itself reported last; without any there is no verdict."""
+    r = tlc.run("Properties", {}, timeout=2, keep=stuck / "kept")
     assert (r.result, r.distinct, r.collision) == (tlc.UNFINISHED, 1000, "1.6E-14")
     assert tlc.run("Properties", {}, timeout=2).result == tlc.BROKEN
+
+
+def test_the_seconds_of_an_unfinished_run_are_those_of_its_last_report(stuck):
+    """TLC reports a few seconds after the start, then each minute: with the limit, rates are far off."""
+    assert tlc.run("Properties", {}, timeout=2, keep=stuck / "kept").seconds > 3000
+
+
+@pytest.mark.parametrize(("may_use", "workers"), [({3}, 1), ({0, 1, 2, 3}, 2)])
+def test_no_more_workers_than_cores_that_may_be_used(stuck, monkeypatch, may_use, workers):
+    monkeypatch.setattr(tlc.os, "sched_getaffinity", lambda _: may_use)
+    tlc.run("Properties", {}, timeout=1, workers=2)
+    assert f"-workers {workers} " in (stuck / "args").read_text()

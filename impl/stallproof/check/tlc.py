@@ -6,6 +6,7 @@ exit code alone does not say which property was violated.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -50,11 +51,11 @@ class Result:
     """What TLC said. ``result`` is OK, BROKEN, LIVENESS or the violated property's name."""
 
     result: str = BROKEN
-    distinct: int | None = None
+    distinct: int | None = None  #: of an unfinished run: as last reported, TLC does so once a minute
     generated: int | None = None
     depth: int | None = None
     collision: str | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  #: of an unfinished run: up to its last report, so that the counts belong to them
     trace: list[TraceState] = field(default_factory=list)
     loop_to: int | None = None  #: liveness: number (from 1) of the trace state the cycle returns to
     stutters: bool = False  #: liveness: the last state repeats for ever
@@ -118,6 +119,11 @@ def read(text: str) -> Result:
     return r
 
 
+def cores(wanted: int) -> int:
+    """At most ``wanted`` workers, and no more than cores we may use: ``taskset`` confines a long run."""
+    return min(wanted, len(os.sched_getaffinity(0)))
+
+
 def model_values(constants: Mapping[str, Any]) -> list[str]:
     """All TLC model values that ``constants`` use."""
     return [x for v in constants.values() if isinstance(v, ModelSet) for x in v]
@@ -157,7 +163,8 @@ def run(
     stands for each; ``dump`` receives the state graph in dot form;
     ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state and output: a checkpoint is
     written there every nine minutes, and a run that finds one goes on from it. Such a run that reaches
-    ``timeout`` is UNFINISHED, with the counts that it last reported.
+    ``timeout`` is UNFINISHED, with the counts that it last reported: the first come after a few seconds, the
+    next a minute later, so of a run of less than a minute they say nothing about its speed.
 
     Raises ``Unsupported`` if Java or the jar is missing.
     """
@@ -181,7 +188,8 @@ def run(
         (d / "MC.cfg").write_text("\n".join(cfg) + "\n")
         jvm = _BIG_JVM if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
-        cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0", "-workers", str(workers)]
+        cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0"]
+        cmd += ["-workers", str(cores(workers))]
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             options = [*options, "-checkpoint", str(CHECKPOINT_MINUTES)]
@@ -191,7 +199,7 @@ def run(
         cmd += ["-metadir", str(keep.resolve() if keep else d / "meta"), "-config", "MC.cfg", *options]
         if dump is not None:
             cmd += ["-dump", "dot,actionlabels", str(dump)]
-        started = time.monotonic()
+        started, began = time.monotonic(), time.time()
         log = keep / f"tlc-{len(list(keep.glob('tlc-*.log'))) + 1}.log" if keep else d / "tlc.log"
         try:
             with log.open("w") as out:
@@ -212,6 +220,7 @@ def run(
         r.seconds = time.monotonic() - started
         if late and keep and r.distinct and r.generated and r.result == BROKEN:
             r.result, r.error = UNFINISHED, None
+            r.seconds = max(log.stat().st_mtime - began, 0.0)
             r.collision = f"{r.distinct * max(r.generated - r.distinct, 0) / 2**64:.1E}"
         elif late:
             r.result, r.error = BROKEN, f"no verdict after {timeout:.0f} s"
