@@ -107,7 +107,8 @@ Unpin(e) ==
   /\ Keep(<<own, dfq, quar, ld, rd, last, touch, disp, proc, given, reuse, done>>)
 
 Touch(e) ==
-  /\ bad' = "" /\ touch' = Touched(Range(e[2]), disp)
+  /\ bad' = Say(<< <<Range(e[2]) \subseteq Blk /\ Once(e[2]), "Conservation">> >>)
+  /\ touch' = Touched(Range(e[2]), disp)
   /\ Keep(<<own, pin, dfq, quar, ld, rd, last, disp, proc, given, reuse, done>>)
 
 Fenced(e) ==  \* from a snapshot

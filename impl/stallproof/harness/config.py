@@ -183,6 +183,9 @@ def make_scheduler(cls: type, e: Engine, transfer: dict[str, Any] | None = None,
         sched.lora_config = SimpleNamespace(max_loras=e.max_loras)
     if e.zeroing:
         sched.needs_kv_cache_zeroing = True
+        for manager in sched.kv_cache_manager.coordinator.single_type_managers:
+            if hasattr(manager, "_record_new_block_ids"):  # releases that record what will be zeroed only
+                manager._record_new_block_ids = True
     return sched
 
 

@@ -80,7 +80,7 @@ EVENTS: dict[str, Kind] = {
     }),
     "touch": Kind("Touched", "SchedulerOutput.new_block_ids_to_zero, kv_cache_block_copies", {
         "who": Field("name of the writer or reader, for people"),
-        "blocks": _blocks("blocks the step touches", "InFlightSafe", spec="s.touch"),
+        "blocks": _blocks("blocks the step touches", "InFlightSafe", "Conservation", spec="s.touch"),
     }),
     "load": Kind("StartLoad", "KVConnector.get_num_new_matched_tokens", {
         "r": _r("XferSafe", "Queues"),

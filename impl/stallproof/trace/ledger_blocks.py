@@ -375,6 +375,16 @@ class Blocks(State):
         self._drop(owned)
 
     def touch(self, e: s.Touch) -> None:
+        odd = [b for b in e.blocks if not 1 <= b <= self.config.pool]
+        if odd or len(set(e.blocks)) < len(e.blocks):
+            self.bad(
+                "Conservation",
+                f"{e.who} touches a block that is not one of the pool, or one twice: {some(odd or e.blocks)}",
+                field="ev.touch.blocks",
+                expected=f"distinct blocks, 1 to {self.config.pool}",
+                observed=some(e.blocks),
+                blocks=e.blocks[:8],
+            )
         self.touched.append((self.step, e.blocks, e.who))
 
     def _reuse(self, blocks: Iterable[int], user: str, how: str) -> None:
