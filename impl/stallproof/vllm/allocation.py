@@ -192,9 +192,10 @@ class AllocationPart(Engine):
         False: its load had failed as a whole, so that the engine took them, and it was not evicted.
         """
         if victim.status.name == "WAITING_FOR_REMOTE_KVS":
+            failed = victim.request_id in self.failed_recving_kv_req_ids
             self._update_waiting_for_remote_kv(victim)  # consumes the mark, caches what was loaded
             self._sp_set_waiting(victim)
-            if victim.num_computed_tokens == 0:
+            if failed and victim.num_computed_tokens == 0:
                 return False
         self._sp_emit("Evict", victim.request_id, target.request_id)
         self._sp_freeing = True

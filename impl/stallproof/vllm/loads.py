@@ -284,7 +284,7 @@ class LoadPart(Engine):
         if failed:
             self._sp_count_failure(request.request_id)
         self._sp_load_over(request.request_id)
-        if request.num_computed_tokens == 0 and request in self._inflight_prefills:
+        if failed and request.num_computed_tokens == 0 and request in self._inflight_prefills:
             # the load failed and holds nothing any more; its reservation would keep its own retry out
             self._sp_fire("LoadFailure")
             if self._sp_on("LoadFailure"):
