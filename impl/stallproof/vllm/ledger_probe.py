@@ -38,6 +38,7 @@ class Probe:
         self.tables: dict[str, Counter[int]] = {}
         self.others: Counter[int] = Counter()  # pins and deferred entries
         self.fresh: list[int] = []  # allocated within the allocate_slots call in progress
+        self.external = 0  # how many of them hold external tokens
         self.shared: list[int] = []
         self.turn = 0  # the block sampled last
         self.upto = -1  # tokens computed that the pruning in progress counts the window from
@@ -131,12 +132,13 @@ class Probe:
             (self.manager, "free"),
             (self.manager, "pop_blocks_for_free"),
             (self.coordinator, "remove_skipped_blocks"),
+            (self.coordinator, "allocate_new_computed_blocks"),
             (self.rec.s.connector, "get_num_new_matched_tokens"),
             (self.rec.s.connector, "update_state_after_alloc"),
         ):
             if owner is None or not hasattr(owner, name):
                 continue
-            if owner is self.coordinator and not prunes(owner):
+            if name == "remove_skipped_blocks" and not prunes(owner):
                 continue  # asked once per request and step, for nothing
             self._put_back.append((owner, name, owner.__dict__.get(name)))
             setattr(owner, name, getattr(self, f"_{name}")(getattr(owner, name)))
@@ -255,7 +257,7 @@ class Probe:
             before, self.context = self.context, ("allocate", r)
             running = request.status is is_running
             if not running:
-                self.fresh, self.shared = [], []
+                self.fresh, self.shared, self.external = [], [], 0
             try:
                 result = call(request, num_new_tokens, *a, **k)
             finally:
@@ -294,10 +296,18 @@ class Probe:
 
         return allocate_slots
 
+    def _allocate_new_computed_blocks(self, call: Any) -> Any:
+        def allocate_new_computed_blocks(*a: Any, **k: Any) -> Any:
+            result = call(*a, **k)
+            self.external = len(self.fresh)  # blocks for tokens that are computed here come behind them
+            return result
+
+        return allocate_new_computed_blocks
+
     def _load_target(self, r: str, hit: int, ext: int) -> list[int]:
         """Blocks the load will write: newly allocated ones that hold external tokens."""
         if len(self.manager.kv_cache_config.kv_cache_groups) != 1:
-            return list(self.fresh)
+            return self.fresh[: self.external]
         size = self.rec.s.block_size
         last = -(-(hit + ext) // size) - len(self.shared)
         return self.fresh[: max(0, last)]
