@@ -63,7 +63,7 @@ class AllocationPart(Engine):
         call = self._sp_call
         if call.keeping:
             return None
-        if call.closed or (call.closed_new and request.num_computed_tokens == 0):
+        if call.closed or (call.closed_new and not self._sp_holds(request)):
             self._sp_fire("NoInversion")
             self._sp_emit("Refuse", request.request_id, -1, "closed")
             return None
@@ -131,7 +131,7 @@ class AllocationPart(Engine):
         for r in self._inflight_prefills:
             status = r.status.name
             if status in ("WAITING", "PREEMPTED"):
-                if r.num_computed_tokens > 0:
+                if self._sp_holds(r):
                     found.append(r)
             elif status == "WAITING_FOR_REMOTE_KVS" and r.request_id in done:
                 found.append(r)

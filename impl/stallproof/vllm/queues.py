@@ -63,7 +63,15 @@ class QueuePart(Engine):
         return bool(self.waiting or getattr(self, self._sp_holding_name))
 
     def _sp_holds(self: Any, request: Any) -> bool:
-        return request.num_computed_tokens > 0 or request.status.name == "WAITING_FOR_REMOTE_KVS"
+        """Whether a request that does not run owns blocks (spec: ``own[r] > 0``).
+
+        A promoted load of a one-token prompt does, with nothing computed: that token is computed again.
+        """
+        if request.num_computed_tokens > 0 or request.status.name == "WAITING_FOR_REMOTE_KVS":
+            return True
+        return request in self._inflight_prefills and any(
+            self.kv_cache_manager.get_blocks(request.request_id).blocks
+        )
 
     def _sp_blocked(self: Any, request: Any) -> bool:
         """It waits for something outside and can take no block meanwhile: no need to move it."""
