@@ -176,6 +176,10 @@ engine-runs: $(STAMP) ## a real engine on CPU under pressure, LLM() and `vllm se
 bench-overhead: $(STAMP) ## cost of the guard per step, vLLM's class and ours alternating (VLLM=0.32.0)
 	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- python benchmarks/overhead.py $(ARGS)
 
+.PHONY: bench-import
+bench-import: $(STAMP) ## what our classes add to vLLM's own import (VLLM=0.32.0)
+	@$(BIN)/stallproof engines exec $(or $(VLLM),0.32.0) -- python benchmarks/import_time.py
+
 .PHONY: bench-simulate
 bench-simulate: $(STAMP) ## stock against ours on production traffic; writes docs/simulate-results.md (ARGS="--quick", "--jobs 8", "--minutes 3")
 	@$(BIN)/python benchmarks/simulate.py $(ARGS)
