@@ -77,7 +77,8 @@ def rows(folder: Path, configs: Path) -> list[Row]:
 
 def audit(folder: Path) -> list[str]:
     """Table lines for the audit's cases: a scenario or test that exists, or a reason."""
-    known = {s.id for s in load_all(folder)} | {p.name for p in folder.glob("test_*.py")}
+    known = {s.id for s in load_all(folder)}
+    known |= {str(p.relative_to(folder.parent)) for p in folder.parent.glob("*/test_*.py")}
     table, lines = folder / "audit.csv", []
     with table.open(encoding="utf-8", newline="") as f:
         for line, r in enumerate(csv.DictReader(f), 2):
