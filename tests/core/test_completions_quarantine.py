@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stallproof.core.completions import Completions, Life, Verdict
 from stallproof.core.faults import Faults
-from stallproof.core.feasible import Wall, verdict
+from stallproof.core.feasible import Wall, least, need, peak, verdict
 from stallproof.core.quarantine import Lot, Quarantine
 from stallproof.core.rules import RULES, SWITCHABLE, Settings
 from stallproof.errors import BadInput
@@ -92,6 +92,38 @@ def test_quarantine_conserves_blocks(moves: list[tuple[str, int]]) -> None:
 )
 def test_how_an_infeasible_request_ends(fits: bool, out: int, on_wall: str, end: Wall) -> None:
     assert verdict(fits, out, on_wall) is end
+
+
+def whole(_: int) -> int:
+    return 0
+
+
+def window(n: int) -> int:
+    """Of three tokens."""
+    return max(0, n - 2)
+
+
+def test_blocks_of_a_sequence_group_by_group() -> None:
+    assert need([(2, whole)], 3, 5) == 3
+    assert need([(2, whole), (2, window)], 6, 9) == 5 + (5 - 2)
+    # look-ahead counts, but not beyond the longest sequence
+    assert least([(1, whole)], 15, 3, 32) == 18
+    assert least([(1, whole)], 15, 3, 16) == 16
+    # the last token alone: the window keeps two before it
+    assert least([(1, whole), (1, window)], 12, 2, 32) == 14 + (14 - 9)
+    # chunks of four: the third needs most, four more tokens beside the window
+    assert peak([(1, whole), (1, window)], 12, 2, 32, 4) == 14 + (14 - 6)
+
+
+@pytest.mark.parametrize("tokens", range(1, 14))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_chunk_size_needs_less_than_the_least(tokens: int, size: int) -> None:
+    groups = [(size, whole), (size, window)]
+    peaks = [peak(groups, tokens, 1, 99, chunk) for chunk in range(1, 15)]
+    bound = least(groups, tokens, 1, 99)
+    assert all(p >= bound for p in peaks)
+    assert size > 1 or min(peaks) == bound
+    assert peak([(size, whole)], tokens, 1, 99, 4) == least([(size, whole)], tokens, 1, 99)
 
 
 def test_settings_default_to_all_rules_enforced() -> None:

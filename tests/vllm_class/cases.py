@@ -622,6 +622,28 @@ def case_outgrown_pool(series: str) -> None:
         assert rig.outputs["grow"] >= 24
 
 
+def case_feasible_although_the_watermark_is_not(series: str) -> None:
+    """A watermark (from 0.24) is for those that run already: a prompt that is alone may fill the pool."""
+    for cls in ("stock", OURS):
+        rig = Rig(cls, blocks=4, depth=1, record=False)
+        rig.s.kv_cache_manager.watermark_blocks = 2
+        rig.add("alone", 60, 2)
+        rig.run(20)
+        assert rig.outputs["alone"] == 2 and rig.finished["alone"].finish_reason.name == "LENGTH", cls
+        assert not rig.s.requests
+
+
+def case_outgrown_pool_beside_another(series: str) -> None:
+    """Two requests fill the pool; the younger outgrows it while it is not alone, and ends all the same."""
+    rig = Rig(OURS, blocks=6, depth=2, max_model_len=512)
+    rig.add("first", 20, 30)
+    rig.add("grow", 20, 300)
+    rig.run(300)
+    rig.all_done()
+    assert rig.outputs["first"] == 30
+    assert rig.finished["grow"].finish_reason.name == "LENGTH" and rig.outputs["grow"] >= 76
+
+
 def case_quarantine_makes_a_request_infeasible(series: str) -> None:
     """Capacity shrinks by what is quarantined: who can no longer fit is told so instead of waiting."""
     rig = Rig(

@@ -199,7 +199,8 @@ class Policy:
         if (
             "Feasible" in self.rules
             and c.plain
-            and -(-(e.prompt + c.lookahead) // c.block_size) > c.pool  # the first token needs no room
+            # the first token needs no room, and look-ahead ends where the longest sequence does
+            and -(-(e.prompt + min(c.lookahead, 1)) // c.block_size) > c.pool
         ):
             self.infeasible[e.r] = self.led.step
 

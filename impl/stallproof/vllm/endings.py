@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
 from stallproof.core.deadlines import Deadlines
-from stallproof.core.feasible import Wall, verdict
+from stallproof.core.feasible import Wall, least, peak, verdict
 from stallproof.vllm.base import Engine
 
 log = logging.getLogger("stallproof")
+
+#: cache managers whose blocks follow from tokens, in every release
+FULL = "FullAttentionManager"
+COUNTED = (FULL, "SlidingWindowManager", "ChunkedLocalAttentionManager")
+#: waits that no block is needed to leave
+READY = ("WAITING", "PREEMPTED", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")
 
 
 class EndingPart(Engine):
@@ -23,10 +30,23 @@ class EndingPart(Engine):
         self._sp_grammars = Deadlines(settings.wait_deadline_s if active else 0.0)
         self._sp_bad_grammars: list[tuple[Any, str]] = []
         self._sp_silent = Deadlines(settings.session_deadline_s if active else 0.0)  #: sessions between turns
-        groups = self.kv_cache_config.kv_cache_groups
-        self._sp_one_full_group = (
-            len(groups) == 1 and "FullAttention" in type(groups[0].kv_cache_spec).__name__
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        kinds = [type(m).__name__ for m in managers]
+        self._sp_groups = [
+            (m.block_size, m.get_num_skipped_tokens)
+            for m, kind in zip(managers, kinds, strict=True)
+            if kind in COUNTED
+        ]
+        #: chunks of another size, hits and loads change what a sequence needs at once
+        self._sp_windows = any(kind in COUNTED[1:] for kind in kinds)
+        #: nothing can make the admission test easier than it is for a request that holds nothing
+        self._sp_admission_fixed = not self._sp_windows or not (
+            self.kv_cache_manager.enable_caching or self.connector is not None
         )
+        #: as for the only request there is: a watermark is for others (0.24)
+        self._sp_alone = {"full_sequence_must_fit": True} if self._sp_adapter.facts.full_fit else {}
+        if "has_scheduled_reqs" in inspect.signature(type(self.kv_cache_manager).allocate_slots).parameters:
+            self._sp_alone["has_scheduled_reqs"] = False
 
     def _sp_capacity(self: Any) -> int:
         """Blocks that the empty pool would have: null block and quarantine are not among them."""
@@ -35,7 +55,7 @@ class EndingPart(Engine):
     def _sp_check_arrival(self: Any, request: Any) -> None:
         if request.request_id in self.requests and self._sp_settings.active("Feasible"):
             try:
-                if not self._sp_can_fit(request):
+                if not self._sp_can_fit(request) or self._sp_tight(request):
                     self._sp_suspects[request.request_id] = request
             except Exception as exc:
                 self._sp_fault("feasible", exc)
@@ -44,45 +64,74 @@ class EndingPart(Engine):
         for queue in (self.waiting, getattr(self, self._sp_holding_name)):
             self._sp_suspects.update({r.request_id: r for r in queue})
 
-    def _sp_can_fit(self: Any, request: Any) -> bool:
-        """The engine's own test on an empty pool: the known sequence, then with look-ahead slots."""
+    def _sp_admissible(self: Any, request: Any) -> bool:
+        """The engine's own admission test of the known sequence, on an empty pool."""
         mine = self.kv_cache_manager.get_blocks(request.request_id).blocks
         free = self._sp_capacity() - sum(not b.is_null for group in mine for b in group)
-        extra = {"full_sequence_must_fit": True} if self._sp_adapter.facts.full_fit else {}
-        if not self._sp_fits(free, request, 1, **extra):
+        return bool(self._sp_fits(free, request, 1, **self._sp_alone))
+
+    def _sp_can_fit(self: Any, request: Any) -> bool:
+        """False: no run of the engine serves it. True if a hit, or chunks of another size, might help."""
+        longest = self.max_model_len
+        if (
+            least(self._sp_groups, request.num_tokens, self.num_lookahead_tokens, longest)
+            > self._sp_capacity()
+        ):
             return False
-        if not self._sp_one_full_group:
-            return True
-        return bool(
-            self._sp_fits(
-                free,
-                request,
-                max(1, request.num_tokens - request.num_computed_tokens),
-                num_lookahead_tokens=self.num_lookahead_tokens,
-            )
+        return not self._sp_admission_fixed or self._sp_admissible(request)
+
+    def _sp_tight(self: Any, request: Any) -> bool:
+        """Where groups have windows: alone, in chunks as large as they get and without hits, it is refused.
+
+        It is ended only if that is what happens (:meth:`_sp_at_wall`).
+        """
+        if not self._sp_windows:
+            return False
+        chunk, cap = self.max_num_scheduled_tokens, self.scheduler_config.long_prefill_token_threshold
+        chunk = min(chunk, cap) if cap > 0 else chunk
+        most = peak(self._sp_groups, request.num_tokens, self.num_lookahead_tokens, self.max_model_len, chunk)
+        return most > self._sp_capacity() or not self._sp_admissible(request)
+
+    def _sp_at_wall(self: Any, request: Any) -> None:
+        """A call refused ``request``: for good if the pool was empty and it got no further than before."""
+        mine = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        if self.running or free + sum(not b.is_null for group in mine for b in group) < self._sp_capacity():
+            return
+        now, before = (
+            (request.num_tokens, getattr(request, "_sp_reached", 0)),
+            getattr(request, "_sp_wall", None),
         )
+        request._sp_wall = now
+        request._sp_walled = before is not None and now <= before
 
     def _sp_end_infeasible(self: Any) -> None:
         suspects = self._sp_suspects.copy()
         self._sp_suspects.clear()
+        if not self._sp_settings.active("Feasible"):
+            return
         for rid, request in suspects.items():
             if self.requests.get(rid) is not request or request.is_finished():
                 continue
             if request.status is self._sp_running:
                 continue
-            if request.status.name not in ("WAITING", "PREEMPTED"):
+            if request.status.name not in READY:
                 self._sp_suspects[rid] = request  # it waits for something outside first
                 continue
             try:
-                end = verdict(self._sp_can_fit(request), request.num_output_tokens, self._sp_settings.on_wall)
+                fits = self._sp_can_fit(request)
+                if fits and self._sp_tight(request):
+                    fits = not getattr(request, "_sp_walled", False)
+                    if fits:
+                        self._sp_suspects[rid] = request  # until it is seen to be refused for good
+                end = verdict(fits, request.num_output_tokens, self._sp_settings.on_wall)
             except Exception as exc:
                 self._sp_fault("feasible", exc)
                 continue
             if end is Wall.SERVE:
                 continue
-            if getattr(request, "num_stale_output_tokens", 0) and not getattr(
-                request, "drop_stale_output", False
-            ):
+            late = getattr(request, "num_stale_output_tokens", 0) or any(rid in s for s in self._sp_flight)
+            if late and not getattr(request, "drop_stale_output", False):
                 self._sp_suspects[rid] = request  # output of a step in flight will still be delivered
                 continue
             self._sp_fire("Feasible")

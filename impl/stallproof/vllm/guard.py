@@ -239,7 +239,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             except Exception as exc:
                 self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
                 self._sp_fault("connector hook", exc)
-        if self._sp_foreign:
+        if self._sp_foreign or self._sp_suspects:  # whether a suspect is refused has to be seen
             self._sp_hook_allocate()
         elif self._inflight_prefills or self._sp_sessions:
             self._sp_hook_if_parked(seat)
@@ -307,6 +307,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_moved.extend(call.evicted)
         if call.full:
             self._sp_find_unserved()
+        if call.target is not None and self._sp_suspects.get(call.target.request_id) is call.target:
+            self._sp_at_wall(call.target)
 
     # ------------------------------------------------------------ preemption
 
@@ -379,14 +381,16 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             call.kept.append(request)
             return
         call.preempted += 1
+        request._sp_reached = request.num_computed_tokens
         self._sp_freeing = True
         try:
             super()._preempt_request(request, timestamp, *args, **kwargs)
         finally:
             self._sp_freeing = False
         self._sp_moved.append(request)
-        if not self.running:  # it was alone and still too big, or close to it
-            self._sp_suspects[request.request_id] = request
+        self._sp_suspects[request.request_id] = request  # with what it has by now it may not fit any more
+        if not self.running:
+            call.target = request  # it was alone, and refused
 
     def _sp_keep(self, victim: Any) -> bool:
         """Before 0.30 there is no exit but through here: keep every victim, put them back after the call."""
