@@ -58,26 +58,49 @@ def test_a_late_report_only_ends_the_quarantine() -> None:
         assert Completions().judge("r", "recv", life, quarantined=True)[0] is Verdict.RELEASE
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=20))
-def test_quarantine_conserves_blocks(moves: list[tuple[str, int]]) -> None:
-    pool = 40
-    q, out = Quarantine(pool, 0.25), dict[str, int]()
-    for rid, n in moves:
-        if rid in q:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from(KINDS[:2]), st.sets(st.integers(0, 19)), st.booleans()
+        ),
+        max_size=20,
+    )
+)
+def test_quarantine_conserves_blocks(moves: list[tuple[str, str, set[int], bool]]) -> None:
+    """One load of an id at most, any number of its sends; a report ends the oldest of its kind only."""
+    pool, things = 40, [object() for _ in range(20)]
+    q, out = Quarantine(pool, 0.25), list[Lot]()
+    for gen, (rid, kind, which, put) in enumerate(moves):
+        mine = [x for x in out if (x.rid, x.kind) == (rid, kind)]
+        assert q.waits_for(rid, kind) == bool(mine)
+        lot = Lot(rid, gen, [things[i] for i in which], kind)
+        if not put:
+            assert q.release(rid, kind) is (mine[0] if mine else None)
+            out = [x for x in out if x is not (mine[0] if mine else None)]
+        elif kind == "recv" and mine:
             with pytest.raises(ValueError, match="already"):
-                q.put(Lot(rid, 2, [0]))
-            lot = q.release(rid)
-            assert lot is not None
-            assert len(lot.blocks) == out.pop(rid)
-            assert q.release(rid) is None
+                q.put(lot)
         else:
-            q.put(Lot(rid, 1, list(range(n))))
-            out[rid] = n
-        assert q.blocks == sum(out.values())
+            q.put(lot)
+            out.append(lot)
+        assert q.blocks == len({id(x) for lot in out for x in lot.blocks}), "a block of two lots counts once"
         assert q.over_cap == (q.blocks > pool * 0.25)
-        assert all(not q.may_load(r) for r in out)
-    assert sum(len(x.blocks) for x in q.release_all()) == sum(out.values())
-    assert q.blocks == 0
+        assert not any(q.may_load(x.rid) for x in out)
+        assert len(q) == len(list(q)) == len(out)
+        assert {x.rid for x in out} == {r for r in "abc" if r in q}
+    assert sorted(x.gen for x in q.release_all()) == sorted(x.gen for x in out)
+    assert q.blocks == len(q) == 0
+
+
+def test_a_failure_ends_the_quarantine_of_a_load_and_of_no_send() -> None:
+    q = Quarantine(8, 1.0)
+    q.put(Lot("a", 1, [object()], "sent"))
+    assert not q.waits_for("a", "failed")
+    assert q.release("a", "failed") is None
+    q.put(Lot("a", 1, [object()]))
+    assert q.release("a", "failed") is not None
+    assert q.waits_for("a", "sent")
+    assert q.blocks == 1
 
 
 @pytest.mark.parametrize(

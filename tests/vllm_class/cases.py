@@ -663,6 +663,87 @@ def case_quarantine_makes_a_request_infeasible(series: str) -> None:
     assert not rig.s.requests
 
 
+WAITS = {"STALLPROOF_LOAD_DEADLINE_S": "10", "STALLPROOF_WAIT_DEADLINE_S": "20"}
+LOST = {"delay": 0, "outcome": "lost"}
+
+
+def case_lost_send_makes_a_request_infeasible(series: str) -> None:
+    """A send that is never acknowledged takes blocks from the pool, too: who waits for them is told."""
+    rig = Rig(OURS, blocks=16, depth=1, role="kv_both", env=WAITS, record=False)
+    rig.add("A", 100, 2, tokens=0, send=LOST)
+    for _ in range(4):
+        rig.step()
+    rig.add("big", 200, 4)  # 13 blocks: fits 16, not 9
+    rig.run(10)
+    assert "big" in rig.s.requests, "while the deadline runs the blocks may come back"
+    assert rig.s.sp_awaits() == ["A"]
+    rig.now = 21.0
+    rig.run(10)
+    assert rig.finished["big"].finish_reason.name == "ERROR"
+    assert not rig.s.requests and rig.s.sp_awaits() == []
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == 16 - rig.free > 0
+
+
+def case_lost_load_of_an_aborted_request_makes_one_infeasible(series: str) -> None:
+    rig = Rig(OURS, blocks=16, depth=1, role="kv_both", env=WAITS, record=False)
+    rig.mute = {"B"}
+    rig.add("B", 100, 4, tokens=96)
+    rig.step()
+    rig.abort("B")
+    rig.add("big", 200, 4)
+    rig.run(10)
+    assert "big" in rig.s.requests
+    rig.now = 11.0
+    rig.run(10)
+    assert rig.finished["big"].finish_reason.name == "ERROR"
+    assert not rig.s.requests and rig.free == 10
+
+
+def case_load_and_send_both_lost(series: str) -> None:
+    """Each has a deadline, a quarantine and a late report of its own; what the send reads stays till then."""
+    rig = Rig(OURS, blocks=16, depth=1, role="kv_both", env=WAITS, prefix_caching=True)
+    rig.add("P", 40, 2, salt="x")
+    rig.run(20)
+    rig.mute = {"A"}
+    rig.add("A", 100, 4, salt="x", tokens=96, send=LOST)
+    rig.step()
+    rig.abort("A")  # its first blocks are P's, read by the send; the load writes the others
+    rig.run(4)
+    held = 16 - rig.free
+    rig.now = 11.0
+    rig.run(4)
+    first = rig.s.stallproof_stats()["quarantined_blocks"]
+    assert 0 < first < held and 16 - rig.free > first, "the send still has blocks"
+    assert "A" in rig.s.requests
+    rig.now = 21.0
+    rig.run(4)
+    both = rig.s.stallproof_stats()["quarantined_blocks"]
+    assert "A" not in rig.s.requests and both > first and rig.free == 16 - both
+    rig.add("C", 20, 9)
+    rig.step()
+    rig.step(recv=["A"])
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == both - first
+    rig.step(sent=["A"])
+    rig.run()
+    rig.all_done()
+
+
+def case_two_lost_sends_of_the_same_blocks(series: str) -> None:
+    """Blocks that two sends read leave the pool once: a request that fits what is left is served."""
+    rig = Rig(OURS, blocks=8, depth=1, role="kv_both", env=WAITS, prefix_caching=True)
+    for rid in ("A", "B"):
+        rig.add(rid, 65, 2, salt="x", tokens=0, send=LOST)
+        rig.run(6)
+    rig.now = 21.0
+    rig.run(2)
+    assert not rig.s.requests
+    assert rig.s.stallproof_stats()["quarantined_blocks"] == len(rig.s.sp_quarantined()) == 8 - rig.free == 6
+    rig.add("C", 16, 4)
+    rig.run(20)
+    assert rig.outputs["C"] == 4
+    assert rig.s.reset_prefix_cache()
+
+
 # ---------------------------------------------------------------- promotion
 
 

@@ -56,7 +56,7 @@ class Completions:
 
         ``started``: the load of a LOADING request has been handed to the connector. ``received``: its
         completion has been accepted before. ``quarantined``: an expired transfer of this id that such a
-        report ends is outstanding; there is one at most, since the id does not load again meanwhile.
+        report ends is outstanding; of loads one at most, since the id does not load again meanwhile.
         """
         if quarantined:
             return Verdict.RELEASE, "late"

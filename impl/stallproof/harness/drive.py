@@ -296,6 +296,7 @@ class Run:
             or any(f[0].total_num_scheduled_tokens for f in self.flight)
             or any(self.rec.counts.get(k, 0) != n for k, n in before.items())
             or self._pending()
+            or self._expiring()
             or not self._unfinished()
             or self._paused()
             or any(self._waits_outside(r) for r in self._unfinished())
@@ -339,6 +340,11 @@ class Run:
         return any(x.script.get("outcome") != "lost" for _, x in self.loads) or any(
             o != "lost" for _, _, o in self.sends
         )
+
+    def _expiring(self) -> bool:
+        """A deadline of the scheduler's own still runs: it will move blocks. A stock class has none."""
+        awaits = getattr(self.sched, "sp_awaits", None)
+        return callable(awaits) and bool(awaits())
 
     def _process(self) -> None:
         from vllm.v1.outputs import ModelRunnerOutput
@@ -477,8 +483,8 @@ class Run:
         return bool(script.get("defer", 0) > self.connector.asked.get(rid, 0))
 
     def _leaks(self) -> None:
-        """All finished, nothing in flight: free + quarantined = pool."""
-        if set(self.live) - set(self.ended) or self._pending():
+        """All finished, nothing in flight and no deadline to come: free + quarantined = pool."""
+        if set(self.live) - set(self.ended) or self._pending() or self._expiring():
             return
         held = getattr(self.sched, "sp_quarantined", None)  # sends past their deadline are in it, too
         out = max(self.watch.quarantined, len(held()) if callable(held) else 0)

@@ -471,8 +471,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         return self._sp_deferral.limit if self._sp_on("DeferralDeadline") else 0.0
 
     def sp_quarantined(self) -> list[int]:
-        """Block ids out of the pool because their load never answered."""
-        return [b.block_id for lot in self._sp_quarantine for b in lot.blocks]
+        """Block ids out of the pool because their transfer never answered."""
+        return list(dict.fromkeys(b.block_id for lot in self._sp_quarantine for b in lot.blocks))
 
     @property
     def sp_fired(self) -> dict[str, int]:

@@ -307,7 +307,7 @@ class LoadPart(Engine):
         """The load of ``rid`` is given up: what it may still write leaves the pool; it recomputes."""
         load = self._sp_loads.get(rid)
         request = self.requests.get(rid)
-        if load is None or request is None or rid in self._sp_quarantine:
+        if load is None or request is None or self._sp_quarantine.waits_for(rid, "recv"):
             return
         finished = request.is_finished()
         if not finished and (
@@ -342,13 +342,17 @@ class LoadPart(Engine):
         if hasattr(self, "_set_kv_fetch_stage"):
             self._set_kv_fetch_stage(request, None)
         self._sp_moved.append(request)
-        self._sp_capacity_shrank()
 
     def _sp_expire_send(self: Any, rid: str) -> None:
         """Nobody acknowledges the send of finished ``rid``: its blocks go to quarantine."""
         request = self.requests.get(rid)
         owed = self._sp_completions.outstanding.get(rid, set())
-        if request is None or not request.is_finished() or "sent" not in owed or rid in self._sp_quarantine:
+        if request is None or not request.is_finished() or "sent" not in owed:
+            return
+        if (
+            "recv" in owed
+        ):  # a block that the load writes has one owner: the load's report or deadline comes first
+            self._sp_sends.begin(rid, self._sp_now())
             return
         self._sp_fire("WaitDeadline")
         if not self._sp_act:
@@ -359,15 +363,13 @@ class LoadPart(Engine):
             rid,
             self._sp_sends.limit,
         )
-        if "recv" in owed:  # the load's report frees the rest
-            owed.discard("sent")
-            return
         self._sp_quarantine_blocks(rid, self._sp_generations.get(rid, 0), "sent")
         self._free_blocks(request)
 
     def _sp_quarantine_blocks(self: Any, rid: str, gen: int, kind: str) -> None:
         lot = self._sp_take_out(rid, everything=kind == "sent")
         self._sp_quarantine.put(Lot(rid, gen, lot, kind))
+        self._sp_capacity_shrank()  # whoever waits may fit no longer, whichever transfer took the blocks
         self._sp_poll_until = self._sp_now() + self._sp_load_deadline.limit
         ids = [b.block_id for b in lot]
         if self._sp_rec is not None:
@@ -396,6 +398,13 @@ class LoadPart(Engine):
                     lot.append(b)
                     blocks[i] = null
         return lot
+
+    def sp_awaits(self: Any) -> list[str]:
+        """Requests, ended ones too, of whose transfer a report or the deadline is still to come."""
+        if not self._sp_act:
+            return []
+        loads = [r for r in self._sp_load_deadline.due if r not in self.finished_recving_kv_req_ids]
+        return [*loads, *self._sp_sends.due]
 
     def _sp_unquarantine(self: Any, lot: Lot) -> None:
         pool, ids = self.kv_cache_manager.block_pool, [b.block_id for b in lot.blocks]

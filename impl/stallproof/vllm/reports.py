@@ -59,7 +59,7 @@ class ReportPart(Engine):
                         freed.add(rid)
                     continue
                 if verdict is Verdict.RELEASE:
-                    lot = self._sp_quarantine.release(rid)
+                    lot = self._sp_quarantine.release(rid, kind)
                     if lot is not None:
                         self._sp_unquarantine(lot)
                 if verdict is Verdict.HOLD and kind == "recv":
