@@ -349,9 +349,7 @@ class LoadPart(Engine):
         owed = self._sp_completions.outstanding.get(rid, set())
         if request is None or not request.is_finished() or "sent" not in owed:
             return
-        if (
-            "recv" in owed
-        ):  # a block that the load writes has one owner: the load's report or deadline comes first
+        if "recv" in owed:  # the load's report or deadline comes first: what it writes is a lot of its own
             self._sp_sends.begin(rid, self._sp_now())
             return
         self._sp_fire("WaitDeadline")
