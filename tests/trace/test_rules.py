@@ -627,6 +627,14 @@ CONTROLS = {
     "evicts for one that has no room": lambda: two_held("VictimOrder", "Commit", "OneOrder", run="a").call(
         Refuse("a", 1, "blocks"), Evict("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
     ),
+    "waits beside an ended session that is read": lambda: (
+        Hand(rules=["Commit"], pool=2, depth=3)
+        .add("a", "b")
+        .call(Alloc("a", [1]), Admit("a", 0), Alloc("b", [2]), Admit("b", 0), tok={"a": 4, "b": 4})
+        .upd(Park("b", "session"), out={"a": 1, "b": 1})
+        .out(Finish("b", "abort", 1), Store("j", "b", [2]))
+        .call(Refuse("a", 1, "blocks"), Wait("a"))
+    ),
     "waits, then preempts": lambda: (
         runs(ran(["Patience", "NoInversion"], patience=1, pool=3, depth=3), "b", [2])
         .call(Refuse("a", 1, "blocks"), Wait("a"))

@@ -74,6 +74,7 @@ class Choices:
             for q in self.led.reqs.values()
             if q is not target
             and q.blocks
+            and q.st != FINISHED  # a session that ended between turns, its send outstanding
             and (q.awaits == "session" or (q.st in (RECEIVED, HELD) and q.place > target.place))
         ]
 

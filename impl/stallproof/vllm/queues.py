@@ -226,6 +226,16 @@ class QueuePart(Engine):
             return
         super().add_request(request)
 
+    def _enqueue_waiting_request(self: Any, request: Any) -> None:
+        """A session whose next turn came early holds blocks: to 0.30 it went behind those that hold none."""
+        holder = self._sp_ready and self._sp_arranging and request.status.name == "WAITING"
+        if holder and self._sp_on("OneOrder") and self._sp_holds(request):
+            if self.waiting and self._sp_holding_name == "skipped_waiting":
+                self._sp_fire("OneOrder")
+            getattr(self, self._sp_holding_name).add_request(request)
+        else:
+            super()._enqueue_waiting_request(request)
+
     def _handle_stopped_request(self: Any, request: Any) -> bool:
         parted = self._sp_ready and self._sp_act and request.resumable
         if parted and (parted := all(r is not request for r in self.running)):
