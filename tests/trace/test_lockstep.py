@@ -21,7 +21,7 @@ from stallproof.trace.contract import CLAUSES
 from .lockstep import CLASSES, CONTRACT, Outcome, Worker, failures, findings, run, table
 from .workloads import scenario, toml
 
-COUNT = int(os.environ.get("STALLPROOF_LOCKSTEP", "60"))
+COUNT = int(os.environ.get("STALLPROOF_LOCKSTEP", "700"))
 FIRST = int(os.environ.get("STALLPROOF_LOCKSTEP_SEED", "0"))
 DRAWN = int(os.environ.get("STALLPROOF_DRAWN", "15"))
 VERSIONS = tuple(os.environ.get("STALLPROOF_MATRIX", " ".join(engines.CI)).split())
