@@ -264,7 +264,8 @@ class Policy:
                     break
         if "GateLoads" in self.rules and led.loads:
             for r, load in led.loads.items():
-                over = led.reqs[r].st == "finished"  # cancelled; a send keeps the blocks
+                q = led.reqs.get(r)
+                over = q is not None and q.st == "finished"  # cancelled; a send keeps the blocks
                 if load.mode == "async" and not load.started and load.step <= led.quiet and not over:
                     self.held[r] = self.held.get(r, 0) + 1
                     if self.held[r] == led.config.depth + 2:
