@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stallproof.harness import requests
-from stallproof.harness.monitors import Monitors
+from stallproof.harness.monitors import Monitors, passed_limit
 from stallproof.scenario import Request, Scenario, Stream
 
 #: after the last scripted request has ended, so many further steps show what is released late
@@ -76,7 +76,17 @@ class Run:
         self.clock = Clock()
         self.result = Result(scenario.id, version, name)
         self.sched = make_scheduler(recorded(cls), scenario.engine, config=config)
-        self.watch = Monitors(depth=scenario.engine.depth)
+        engine = scenario.engine
+        self.watch = Monitors(
+            depth=engine.depth, passed_limit=passed_limit(engine.budget_tokens or engine.budget)
+        )
+        #: idle sessions count as running ones where the engine's own loop asks for their number
+        self._idle_seats = any(
+            "num_waiting_for_streaming_input"
+            in getattr(vars(c)["schedule"], "__code__", self._loop.__code__).co_names
+            for c in cls.__mro__
+            if "schedule" in vars(c)
+        )
         run_id = _run_id(scenario, version)
         self.second: Second | None = None
         if trace is None:
@@ -159,7 +169,9 @@ class Run:
     def _unpolled(self) -> None:
         """The engine sleeps although a report is due: nobody will ever ask for it."""
         due = any(
-            x.script.get("outcome") != "lost" and self.step - at >= x.script.get("delay", 2)
+            x.script.get("outcome") != "lost"
+            and not x.script.get("again")  # a repetition is nobody's to wait for
+            and self.step - at >= x.script.get("delay", 2)
             for at, x in self.loads
         ) or any(at <= self.step and o != "lost" for at, _, o in self.sends)
         self.owed = self.owed + 1 if due and self._unfinished() else 0
@@ -311,9 +323,13 @@ class Run:
             )  # fmt: skip
 
     def _ready(self) -> list[str]:
-        """Requests that wait for nothing but the scheduler; not those for which all slots are taken."""
+        """Requests that wait for nothing but the scheduler; not those for which all slots are taken.
+
+        From 0.25 on a session that idles has a slot, too; its own deadline ends that.
+        """
         out = []
-        full = len(self.sched.running) >= self.sc.engine.max_num_seqs
+        idle = self.sched.num_waiting_for_streaming_input if self._idle_seats else 0
+        full = len(self.sched.running) + idle >= self.sc.engine.max_num_seqs
         for r, request in self.sched.requests.items():
             name = request.status.name
             if name == "WAITING_FOR_REMOTE_KVS" and r not in self.sched.finished_recving_kv_req_ids:
@@ -405,7 +421,7 @@ class Run:
             elif outcome == "partial":
                 bad.update(x.blocks[len(x.blocks) // 2 :])
             elif outcome == "duplicate":
-                again = type(x)(x.r, x.blocks, dict(x.script, outcome="ok", delay=1))
+                again = type(x)(x.r, x.blocks, dict(x.script, outcome="ok", delay=1, again=True))
                 left.append((self.step, again))
             if outcome != "fail_silent" and not sync:
                 recv.add(x.r)

@@ -11,8 +11,14 @@ from typing import Any
 
 from stallproof.trace import schema as T
 
-#: calls in a row in which a request that could run is passed over by others behind it
+#: calls in a row, of a budget of 16 tokens or more, in which a request that could run is passed over by
+#: others behind it
 _PASSED = 64
+
+
+def passed_limit(budget: int) -> int:
+    """How many calls in a row that is for calls of ``budget`` tokens: small ones take more for the same."""
+    return _PASSED * max(1, 16 // budget)
 
 
 @dataclass
@@ -27,6 +33,7 @@ class Monitors:
     """Feed it every record; ask for :attr:`findings`. The first finding of each property is kept."""
 
     depth: int = 1
+    passed_limit: int = _PASSED
     findings: dict[str, Finding] = field(default_factory=dict)
     place: dict[str, tuple[int, float]] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
@@ -87,10 +94,10 @@ class Monitors:
         for r in waiting:
             if last is not None and self.place[r] < last:
                 self.passed[r] = self.passed.get(r, 0) + 1
-                if self.passed[r] >= _PASSED:
+                if self.passed[r] >= self.passed_limit:
                     self.found(
-                        "NoStarvation", f"{r} could run and got nothing in {_PASSED} calls in a row, "
-                        "while a request behind it was served in each",
+                        "NoStarvation", f"{r} could run and got nothing in {self.passed_limit} calls "
+                        "in a row, while a request behind it was served in each",
                     )  # fmt: skip
             else:
                 self.passed.pop(r, None)

@@ -62,6 +62,8 @@ class Requests(Transfers):
 
     def admit(self, e: s.Admit) -> None:
         q = self.req(e.r, "an admission")
+        if self.beneficiary:
+            self.asks(e.r)  # it had room for what it gets; the victim was for what it will get (full fit)
         if q is None:
             return
         if q.st == RUNNING or q.st == FINISHED:

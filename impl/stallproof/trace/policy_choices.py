@@ -51,6 +51,7 @@ class Choices:
         self.asked: set[str] = set()  # answered "not yet"
         self.expired: set[str] = set()  # not asked any more, and not decided on yet
         self.refused: set[str] = set()
+        self.reserved = ""  # refused last, for what is kept back for others
 
     def forget(self) -> None:
         """The state was replaced by a snapshot."""
@@ -160,6 +161,8 @@ class Choices:
                     break
         if "Commit" in self.rules and led.config.plain:
             need = self._most(target) + led.config.watermark
+            if self.reserved == e.target:
+                need += sum(self._most(o) for o in led.reqs.values() if o is not target and _reserves(o))
             if need <= len(led.pool):
                 self.bad(
                     "Commit",
@@ -257,6 +260,7 @@ class Choices:
     def _refuse(self, e: s.Refuse) -> None:
         led, c = self.led, self.led.config
         self.refused.add(e.r)
+        self.reserved = e.r if e.why == "reserved" else ""
         self._decided(e.r)
         q = led.reqs.get(e.r)
         if q is None or not c.plain or e.need < 0:

@@ -80,11 +80,14 @@ class AllocationPart(Engine):
     def _sp_refused(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The pool has too few blocks: evict holders if that is sure to help."""
         self._sp_call.target = request
+        self._sp_call.loading = bool(kwargs.get("num_external_computed_tokens"))
         try:
             plan = self._sp_plan(request, args, kwargs)
         except Exception as exc:
             self._sp_fault("commit", exc)
             return None
+        if plan is None and self._sp_call.loading:
+            self._sp_give_load_up(request)
         if plan is None or not self._sp_act:
             return None
         self._sp_evict(plan, request)

@@ -73,6 +73,8 @@ class EndingPart(Engine):
     def _sp_can_fit(self: Any, request: Any) -> bool:
         """False: no run of the engine serves it. True if a hit, or chunks of another size, might help."""
         longest = self.max_model_len
+        if request.resumable and request.num_tokens >= longest:
+            return False  # a turn is longer than what is left of the sequence: the engine stops short of it
         if (
             least(self._sp_groups, request.num_tokens, self.num_lookahead_tokens, longest)
             > self._sp_capacity()
@@ -93,17 +95,30 @@ class EndingPart(Engine):
         return most > self._sp_capacity() or not self._sp_admissible(request)
 
     def _sp_at_wall(self: Any, request: Any) -> None:
-        """A call refused ``request``: for good if the pool was empty and it got no further than before."""
-        mine = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        """A call refused ``request``: for good if the pool was empty and it got no further than before.
+
+        Blocks of holders that it could have been given count as free: evicting them would not have helped.
+        A newcomer that computes from the start meets the same pool again, unless it asked for a load.
+        """
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        if self.running or free + sum(not b.is_null for group in mine for b in group) < self._sp_capacity():
+        held = {
+            b.block_id
+            for r in (request, *self._sp_parked())
+            for group in self.kv_cache_manager.get_blocks(r.request_id).blocks
+            for b in group
+            if not b.is_null
+        }
+        if self.running or free + len(held) < self._sp_capacity():
             return
         now, before = (
             (request.num_tokens, getattr(request, "_sp_reached", 0)),
             getattr(request, "_sp_wall", None),
         )
         request._sp_wall = now
-        request._sp_walled = before is not None and now <= before
+        newcomer = (
+            not self._sp_call.preempted and not self._sp_call.loading and request.num_computed_tokens == 0
+        )
+        request._sp_walled = newcomer or (before is not None and now <= before)
 
     def _sp_end_infeasible(self: Any) -> None:
         suspects = self._sp_suspects.copy()
@@ -165,6 +180,8 @@ class EndingPart(Engine):
             f"{request.num_tokens} tokens do not fit the KV cache of {self._sp_capacity()} "
             f"usable blocks of {self.block_size} tokens"
         )
+        if request.num_tokens >= self.max_model_len:
+            why = f"{request.num_tokens} tokens do not fit a sequence of {self.max_model_len}"
         length = end is Wall.LENGTH
         if not self.kv_cache_manager.get_blocks(request.request_id).blocks[0]:
             request.kv_transfer_params = None  # nothing is left to hand over (StoreSafe)

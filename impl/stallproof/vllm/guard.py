@@ -94,8 +94,12 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         patience = int(self.connector is not None) if settings.patience is None else settings.patience
         if not settings.active("Patience") or self._sp_depth <= 1:
             patience = 0
-        if patience and getattr(self, "requires_kv_delivery", False) is True:
-            # a victim in flight would lose its token: let its step be processed first
+        delivers = getattr(self, "requires_kv_delivery", None)
+        if delivers is None:  # to 0.27 the engine does not ask: whoever can send may have to
+            sends = getattr(getattr(config, "kv_transfer_config", None), "is_kv_producer", True)
+            delivers = self.connector is not None and sends
+        if patience and delivers is True:
+            # a victim in flight would lose its token, or end with it and have nothing to hand over
             patience = max(patience, self._sp_depth - 1)
         self._sp_patience = Patience(patience)
         self._sp_priority = self.policy.value == "priority"
@@ -374,6 +378,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if not self._sp_in:
             if self._sp_ready:
                 self._sp_moved.append(request)
+                if self._sp_act and not hasattr(request, "num_in_flight_tokens"):
+                    self._sp_disown_flight(request)  # a reset of the cache: its tokens were of the old one
             super()._preempt_request(request, timestamp, *args, **kwargs)
             return
         call = self._sp_call
@@ -427,17 +433,20 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
                 self._sp_fences.prune()
         if self._sp_flight:
             self._sp_flight.popleft()
-        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self._sp_stale:
+            scheduled = scheduler_output.num_scheduled_tokens
+            scheduler_output.num_scheduled_tokens = self._sp_without_stale(scheduled)
+            try:
+                outputs = super().update_from_output(scheduler_output, model_runner_output)
+            finally:
+                scheduler_output.num_scheduled_tokens = scheduled
+        else:
+            outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._sp_parted:
             try:
                 self._sp_requeue_parted()
             except Exception as exc:
                 self._sp_fault("sessions", exc)
-        if self._sp_failed:
-            try:
-                self._sp_reset_places()
-            except Exception as exc:
-                self._sp_fault("load failure", exc)
         if self._sp_endings:
             outputs = self._sp_add_endings(outputs)
         self._sp_watch_outputs(outputs)

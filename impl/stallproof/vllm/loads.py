@@ -52,7 +52,8 @@ class LoadPart(Engine):
         waits = settings.wait_deadline_s if settings.active("WaitDeadline") else 0.0
         self._sp_sends = Deadlines(waits)  #: finished requests whose send is outstanding
         self._sp_poll_until = 0.0
-        self._sp_failed: set[str] = set()  #: running requests whose synchronous load failed
+        #: request, and the newest step, of which outputs are not to be delivered (to 0.26)
+        self._sp_stale: dict[str, tuple[Any, int]] = {}
         self._sp_flight: deque[Any] = deque()  #: tokens by request of the steps in flight
         self._sp_lasting = Shadow()
         leaves = leaf_connectors(self.connector)
@@ -172,6 +173,8 @@ class LoadPart(Engine):
             return answer
         self._sp_deferral.end(rid)
         self._sp_async[rid] = bool(is_async and tokens)
+        if tokens and self.kv_cache_manager.block_pool.get_num_free_blocks() >= self._sp_capacity():
+            self._sp_hook_allocate()  # if it is refused, waiting will not help
         if self._sp_gating and tokens and (not is_async or self._sp_choice.start == connectors.REFUSE):
             # it starts in this step: its blocks must be quiescent already
             self._sp_at_once = rid
@@ -200,6 +203,8 @@ class LoadPart(Engine):
             block = block.next_free_block
         if found < need:
             self._sp_fire("GateLoads")
+            if need > pool.get_num_free_blocks():
+                self._sp_give_load_up(request)
             return None
         take = pool.get_new_blocks
 
@@ -224,9 +229,23 @@ class LoadPart(Engine):
         shadow = Shadow()
         shadow.put(pool, "get_new_blocks", get_new_blocks)
         try:
-            return self._sp_allocate_before(request, *args, **kwargs)
+            got = self._sp_allocate_before(request, *args, **kwargs)
         finally:
             shadow.take_off()
+        if got is None:
+            self._sp_give_load_up(request)
+        return got
+
+    def _sp_give_load_up(self: Any, request: Any) -> None:
+        """A load was refused though the whole pool is free: ``request`` computes here what it would load.
+
+        A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
+        """
+        if self.kv_cache_manager.block_pool.get_num_free_blocks() < self._sp_capacity():
+            return
+        self._sp_fire("Feasible")
+        if self._sp_on("Feasible"):
+            self._sp_failures[request.request_id] = MAX_FAILED_LOADS
 
     def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
         rid = request.request_id
@@ -310,6 +329,9 @@ class LoadPart(Engine):
         if load is None or request is None or self._sp_quarantine.waits_for(rid, "recv"):
             return
         finished = request.is_finished()
+        if finished and "recv" not in self._sp_completions.outstanding.get(rid, ()):
+            self._sp_load_over(rid)  # it had ended when the request did; what is outstanding is a send
+            return
         if not finished and (
             request.status.name != "WAITING_FOR_REMOTE_KVS" or rid in self.finished_recving_kv_req_ids
         ):
@@ -426,14 +448,17 @@ class LoadPart(Engine):
 
     def reset_prefix_cache(self: Any, *args: Any, **kwargs: Any) -> bool:
         """Quarantined blocks hold no cached content, so they do not stand in the way of a reset."""
-        if not self._sp_ready or not self._sp_quarantine.blocks:
+        if not self._sp_ready:
             ok: bool = super().reset_prefix_cache(*args, **kwargs)
             return ok
         pool, shadow = self.kv_cache_manager.block_pool, Shadow()
-        count = pool.get_num_free_blocks
-        shadow.put(pool, "get_num_free_blocks", lambda: count() + self._sp_quarantine.blocks)
+        if self._sp_quarantine.blocks:
+            count = pool.get_num_free_blocks
+            shadow.put(pool, "get_num_free_blocks", lambda: count() + self._sp_quarantine.blocks)
         try:
             ok = super().reset_prefix_cache(*args, **kwargs)
         finally:
             shadow.take_off()
+            for request, _ in self._sp_stale.values():
+                request.async_tokens_to_discard = 0  # counted by tokens expected; we go by steps
         return ok

@@ -224,15 +224,28 @@ class QueuePart(Engine):
                 self._sp_grammars.begin(request.request_id, self._sp_now())
             self._sp_check_arrival(request)
             return
+        session = self.requests.get(request.request_id) if self._sp_ready else None
+        if session is not None and session.resumable:  # its place is that of its client's chunk
+            self._sp_arrivals += 1
+            session.__dict__.setdefault("_sp_turns", deque()).append(self._sp_arrivals)
         super().add_request(request)
 
     def _enqueue_waiting_request(self: Any, request: Any) -> None:
-        """A session whose next turn came early holds blocks: to 0.30 it went behind those that hold none."""
-        holder = self._sp_ready and self._sp_arranging and request.status.name == "WAITING"
-        if holder and self._sp_on("OneOrder") and self._sp_holds(request):
-            if self.waiting and self._sp_holding_name == "skipped_waiting":
+        """A session whose next turn came early goes to its place, not behind those that came meanwhile.
+
+        To 0.30 one that holds blocks went behind those that hold none, too.
+        """
+        ours = self._sp_ready and self._sp_arranging and request.status.name == "WAITING"
+        waiting = self.waiting
+        if not ours or not self._sp_on("OneOrder"):
+            super()._enqueue_waiting_request(request)
+        elif self._sp_holds(request):
+            if waiting and self._sp_holding_name == "skipped_waiting":
                 self._sp_fire("OneOrder")
             getattr(self, self._sp_holding_name).add_request(request)
+        elif isinstance(waiting, deque) and waiting and self._sp_key(request) < self._sp_key(waiting[-1]):
+            self._sp_fire("OneOrder")
+            order.insert_from_front(waiting, [request], self._sp_key)
         else:
             super()._enqueue_waiting_request(request)
 
@@ -271,8 +284,12 @@ class QueuePart(Engine):
         comp = None
         if self._sp_ready:
             comp = self._sp_session_comp.pop(session.request_id, None)
-            self._sp_arrivals += 1
-            session._sp_arrival = self._sp_arrivals
+            turns = session.__dict__.get("_sp_turns")
+            if turns:
+                session._sp_arrival = turns.popleft()
+            else:  # given to the engine past ``add_request``
+                self._sp_arrivals += 1
+                session._sp_arrival = self._sp_arrivals
             self._sp_silent.end(session.request_id)
         queue = self._sp_heap_of(session) if self._sp_ready and self._sp_act else None
         if queue is not None:

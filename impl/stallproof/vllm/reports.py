@@ -114,23 +114,41 @@ class ReportPart(Engine):
     def _handle_invalid_blocks(self: Any, *args: Any, **kwargs: Any) -> Any:
         affected = super()._handle_invalid_blocks(*args, **kwargs)
         if self._sp_ready and affected:
-            self._sp_failed.update(affected)
             for rid in affected:
                 self._sp_count_failure(rid)
+                try:
+                    self._sp_reset_places(self.requests[rid])
+                except Exception as exc:
+                    self._sp_fault("load failure", exc)
         return affected
 
-    def _sp_reset_places(self: Any) -> None:
-        """Output places of a failed load's steps: with none of its steps in flight, none is to come."""
-        for rid in list(self._sp_failed):
-            request = self.requests.get(rid)
-            if request is None or request.status is not self._sp_running:
-                self._sp_failed.discard(rid)
-            elif not any(rid in tokens for tokens in self._sp_flight):
-                self._sp_failed.discard(rid)
-                if request.num_output_placeholders > 0:
-                    self._sp_fire("LoadFailure")
-                    if self._sp_on("LoadFailure"):
-                        request.num_output_placeholders = 0
+    def _sp_reset_places(self: Any, request: Any) -> None:
+        """The step that failed and those behind it computed ``request`` on what was never loaded.
+
+        It computes again from there: their outputs are not delivered, and no place is kept for them.
+        """
+        in_flight = any(request.request_id in tokens for tokens in self._sp_flight)
+        if not in_flight and request.num_output_placeholders == 0:
+            return
+        self._sp_fire("LoadFailure")
+        if self._sp_on("LoadFailure"):
+            self._sp_disown_flight(request)
+            request.num_output_placeholders = 0
+
+    def _sp_disown_flight(self: Any, request: Any) -> None:
+        """Outputs of the steps in flight that schedule ``request`` are not delivered."""
+        if hasattr(request, "num_in_flight_tokens"):  # the engine's own books, from 0.27
+            request.drop_stale_output = True
+            request.num_stale_output_tokens = request.num_in_flight_tokens
+        elif any(request.request_id in tokens for tokens in self._sp_flight):
+            self._sp_stale[request.request_id] = (request, self._sp_steps.newest)
+
+    def _sp_without_stale(self: Any, tokens: dict[str, int]) -> dict[str, int]:
+        """``tokens`` scheduled in the step whose output is processed now, less those disowned since."""
+        step = self._sp_steps.processed
+        stale = {rid for rid, (request, _) in self._sp_stale.items() if self.requests.get(rid) is request}
+        self._sp_stale = {rid: x for rid, x in self._sp_stale.items() if rid in stale and x[1] > step}
+        return {rid: n for rid, n in tokens.items() if rid not in stale}
 
     # ------------------------------------------------------------ keeping the engine awake
 
@@ -170,7 +188,6 @@ class ReportPart(Engine):
         self._sp_load_over(rid)
         self._sp_deferral.end(rid)
         self._sp_sends.end(rid)
-        self._sp_failed.discard(rid)
         self._sp_failures.pop(rid, None)
         self._sp_grammars.end(rid)
         self._sp_silent.end(rid)

@@ -19,6 +19,7 @@ class Call:
     preempted: int = 0
     running_before: int = 0
     target: Any = None  #: request refused last, if known
+    loading: bool = False  #: it asked for blocks of a load, too
     kept: list[Any] = field(default_factory=list)
     evicted: list[Any] = field(default_factory=list)
 
