@@ -171,9 +171,10 @@ class Run:
         due = any(
             x.script.get("outcome") != "lost"
             and not x.script.get("again")  # a repetition is nobody's to wait for
+            and x.r in self.sched.requests
             and self.step - at >= x.script.get("delay", 2)
             for at, x in self.loads
-        ) or any(at <= self.step and o != "lost" for at, _, o in self.sends)
+        ) or any(at <= self.step and o != "lost" and r in self.sched.requests for at, r, o in self.sends)
         self.owed = self.owed + 1 if due and self._unfinished() else 0
         if self.owed >= _UNPOLLED:
             self.watch.found(

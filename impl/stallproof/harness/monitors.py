@@ -43,7 +43,10 @@ class Monitors:
     tokens: int = 0
     quarantined: int = 0
     passed: dict[str, int] = field(default_factory=dict)
+    before: dict[str, set[str]] = field(default_factory=dict)  #: who was served when it was refused first
+    refused: set[str] = field(default_factory=set)  #: in the latest call, and not given blocks after that
     ended: dict[str, str] = field(default_factory=dict)
+    going_on: bool = False
 
     def found(self, prop: str, text: str) -> None:
         self.findings.setdefault(prop, Finding(prop, self.step, text))
@@ -59,6 +62,7 @@ class Monitors:
             self.tokens += sum(record.tok.values())
             if record.run is not None:
                 self.running = record.run
+        self.going_on = isinstance(record, T.Update)
         self._fold(record.ev)
 
     def _fold(self, events: list[Any]) -> None:
@@ -70,7 +74,9 @@ class Monitors:
     def _one(self, e: Any, held: dict[str, int]) -> None:
         if isinstance(e, T.Add):
             self.place[e.r] = (e.prio, e.arr)
-        elif isinstance(e, T.Turn):
+        elif (
+            isinstance(e, T.Turn) and not self.going_on
+        ):  # a queued turn goes on with the blocks of the one before
             self.place[e.r] = (self.place.get(e.r, (0, 0.0))[0], e.arr)
         elif isinstance(e, (T.Alloc, T.Share)):
             held[e.r] = held.get(e.r, 0) + len(e.blocks)
@@ -89,10 +95,15 @@ class Monitors:
 
     def ready(self, waiting: list[str], tokens: dict[str, int]) -> None:
         """``waiting`` could run and got no token, while ``tokens`` went to others: how long so far?"""
-        served = [self.place[r] for r in tokens if r in self.place]
-        last = max(served, default=None)
+        served = {r: self.place[r] for r in tokens if r in self.place}
+        last = max(served.values(), default=None)
         for r in waiting:
             if last is not None and self.place[r] < last:
+                if any(self.place[x] <= self.place[r] for x in self.refused if x in self.place):
+                    # it, or one ahead of it, lacks blocks: those that ran already by then may go on
+                    behind = {x for x, place in served.items() if place > self.place[r]}
+                    if behind <= self.before.setdefault(r, behind):
+                        continue
                 self.passed[r] = self.passed.get(r, 0) + 1
                 if self.passed[r] >= self.passed_limit:
                     self.found(
@@ -103,6 +114,7 @@ class Monitors:
                 self.passed.pop(r, None)
         for r in tokens:
             self.passed.pop(r, None)
+            self.before.pop(r, None)
 
     def _call(self, record: T.Sched) -> None:
         """Decisions of one scheduling call."""
@@ -125,6 +137,7 @@ class Monitors:
             elif isinstance(e, (T.Admit, T.Load)):
                 refused.pop(e.r, None)
             self._one(e, held)
+        self.refused = set(refused)
         self._end_preempt(victim, gained)
 
     def _end_preempt(self, victim: T.Preempt | None, gained: int) -> None:

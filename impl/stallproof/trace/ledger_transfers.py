@@ -15,7 +15,8 @@ class Transfers(Blocks):
         q = self.req(e.r, "a load")
         if q is None:
             return
-        if e.r in self.loads:
+        # synchronous ones begin with their steps, which run in order
+        if e.r in self.loads and "async" in (e.mode, self.loads[e.r].mode):
             self.bad(
                 "XferSafe",
                 f"{e.r} begins load {e.gen} while load {self.loads[e.r].gen} is unfinished",

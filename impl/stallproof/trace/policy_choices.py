@@ -161,7 +161,8 @@ class Choices:
                     break
         if "Commit" in self.rules and led.config.plain:
             need = self._most(target) + led.config.watermark
-            if self.reserved == e.target:
+            if self.reserved == e.target:  # and for a step that drafts, from 0.31 on
+                need += -(-led.config.lookahead // led.config.block_size)
                 need += sum(self._most(o) for o in led.reqs.values() if o is not target and _reserves(o))
             if need <= len(led.pool):
                 self.bad(

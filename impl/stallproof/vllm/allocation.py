@@ -114,10 +114,15 @@ class AllocationPart(Engine):
             self._sp_fire("RuleR")
 
     def _inflight_prefill_reserved_blocks(self: Any) -> int:
-        """What prefills in flight still need, look-ahead included: the engine leaves that out (#57104)."""
+        """What prefills in flight still need, look-ahead included: the engine leaves that out (#57104).
+
+        From 0.32 on it counts that itself where it drafts tokens.
+        """
         reserved = int(super()._inflight_prefill_reserved_blocks())
         ahead = self.num_lookahead_tokens
-        if not ahead or not self._sp_on("RuleR"):
+        each = getattr(getattr(type(self), "_request_remaining_blocks", None), "__code__", None)
+        counted = self.num_spec_tokens and each is not None and "num_lookahead_tokens" in each.co_names
+        if not ahead or counted or not self._sp_on("RuleR"):
             return reserved
         longest, sizes = self.max_model_len, self.kv_cache_manager.coordinator.single_type_managers
         for r in self._inflight_prefills:

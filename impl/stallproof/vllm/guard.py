@@ -91,16 +91,14 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_steps = Steps(lag=1 if v2 and self._sp_depth > 1 else 0)
         self._sp_fences = BlockFences(self._sp_steps)
         self._sp_gate = Gate(self._sp_steps)
-        patience = int(self.connector is not None) if settings.patience is None else settings.patience
+        # until the steps in flight are processed: a victim in flight would lose its token, or would end with
+        # it and have nothing to hand over
+        patience = self._sp_depth - 1 if self.connector is not None else 0
+        if settings.patience is not None:
+            delivers = settings.patience and getattr(self, "requires_kv_delivery", False) is True
+            patience = max(settings.patience, patience if delivers else 0)
         if not settings.active("Patience") or self._sp_depth <= 1:
             patience = 0
-        delivers = getattr(self, "requires_kv_delivery", None)
-        if delivers is None:  # to 0.27 the engine does not ask: whoever can send may have to
-            sends = getattr(getattr(config, "kv_transfer_config", None), "is_kv_producer", True)
-            delivers = self.connector is not None and sends
-        if patience and delivers is True:
-            # a victim in flight would lose its token, or end with it and have nothing to hand over
-            patience = max(patience, self._sp_depth - 1)
         self._sp_patience = Patience(patience)
         self._sp_priority = self.policy.value == "priority"
         transfer = getattr(config, "kv_transfer_config", None)

@@ -347,15 +347,15 @@ class LoadPart(Engine):
             "" if finished else "; the request computes its prompt here",
         )
         self._sp_emit("Expire", rid, "load")
-        self._sp_quarantine_blocks(rid, load.gen, "recv")
+        if finished and "sent" in self._sp_completions.outstanding.get(rid, ()):
+            self._sp_quarantine_both(rid, load.gen)
+        else:
+            self._sp_quarantine_blocks(rid, load.gen, "recv")
         self._sp_load_over(rid)
         if finished:
-            still = self._sp_completions.outstanding.get(rid, set()) - {"recv"}
-            if still:  # a send is outstanding too; its report frees the rest
-                self._sp_completions.outstanding[rid] = still
-            else:
-                self._free_blocks(request)
+            self._free_blocks(request)
             return
+        self._sp_failures[rid] = MAX_FAILED_LOADS  # the next one would be as late
         self.kv_cache_manager.free(request)
         self._inflight_prefills.discard(request)
         self.failed_recving_kv_req_ids.discard(rid)
@@ -403,6 +403,27 @@ class LoadPart(Engine):
         elif ids:  # a reader keeps them: to the ledger of a trace, a reference of its own
             self._sp_emit("Pin", f"send-{rid}", ids)
             self._sp_emit("Free", rid, ids)
+
+    def _sp_quarantine_both(self: Any, rid: str, gen: int) -> None:
+        """The load of finished ``rid`` may still write what its send may still read: a reference for each."""
+        written = self._sp_take_out(rid, everything=False)
+        for b in written:
+            b.ref_cnt += 1
+        read = written + self._sp_take_out(rid, everything=True)
+        self._sp_quarantine.put(Lot(rid, gen, written, "recv"))
+        self._sp_quarantine.put(Lot(rid, gen, read, "sent"))
+        self._sp_capacity_shrank()
+        self._sp_poll_until = self._sp_now() + self._sp_load_deadline.limit
+        writes, reads = [b.block_id for b in written], [b.block_id for b in read]
+        if self._sp_rec is not None:
+            probe = self._sp_rec.probe
+            probe.tables.setdefault(rid, Counter()).subtract(reads)
+            probe.others.update(writes + reads)
+            self._sp_rec.loading.pop(rid, None)
+        self._sp_emit("Pin", f"send-{rid}", reads)
+        self._sp_emit("Quarantine", rid, gen, writes)
+        if len(reads) > len(writes):
+            self._sp_emit("Free", rid, reads[len(writes) :])
 
     def _sp_take_out(self: Any, rid: str, everything: bool) -> list[Any]:
         """Blocks that a transfer of ``rid`` may still use, out of its table; their references become ours.

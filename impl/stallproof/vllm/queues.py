@@ -59,6 +59,10 @@ class QueuePart(Engine):
             return (request.priority, request.arrival_time, self._sp_arrival(request))
         return (self._sp_arrival(request),)
 
+    def _sp_queue_key(self: Any, request: Any) -> tuple[Any, ...]:
+        """For finding a place in a queue: a session between turns is passed over, wherever it stands."""
+        return (-math.inf,) if request.status is self._sp_between_turns else self._sp_key(request)
+
     def _sp_has_waiting(self: Any) -> bool:
         return bool(self.waiting or getattr(self, self._sp_holding_name))
 
@@ -157,11 +161,11 @@ class QueuePart(Engine):
         back_in = sorted([*stray, *displaced], key=key)
         if not back_in:
             return
-        if not waiting or key(back_in[-1]) < key(waiting[0]):
+        if not waiting or key(back_in[-1]) < self._sp_queue_key(waiting[0]):
             waiting.extendleft(reversed(back_in))
         else:
             self._sp_fire("OneOrder")
-            order.insert_from_front(waiting, back_in, key)
+            order.insert_from_front(waiting, back_in, self._sp_queue_key)
 
     def _sp_order_running(self: Any) -> None:
         if not self._sp_settings.active("RunningOrder") or order.in_order(self.running, self._sp_key):
@@ -237,7 +241,7 @@ class QueuePart(Engine):
         """
         ours = self._sp_ready and self._sp_arranging and request.status.name == "WAITING"
         waiting = self.waiting
-        if not ours or not self._sp_on("OneOrder"):
+        if not ours or not request.resumable or not self._sp_on("OneOrder"):
             super()._enqueue_waiting_request(request)
         elif self._sp_holds(request):
             if waiting and self._sp_holding_name == "skipped_waiting":
@@ -245,7 +249,7 @@ class QueuePart(Engine):
             getattr(self, self._sp_holding_name).add_request(request)
         elif isinstance(waiting, deque) and waiting and self._sp_key(request) < self._sp_key(waiting[-1]):
             self._sp_fire("OneOrder")
-            order.insert_from_front(waiting, [request], self._sp_key)
+            order.insert_from_front(waiting, [request], self._sp_queue_key)
         else:
             super()._enqueue_waiting_request(request)
 

@@ -111,8 +111,11 @@ class ReportPart(Engine):
 
     # ------------------------------------------------------------ failed synchronous loads
 
-    def _handle_invalid_blocks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        affected = super()._handle_invalid_blocks(*args, **kwargs)
+    def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._sp_ready and self._sp_on("LoadFailure"):
+            # the null block stands in all tables whose windows have moved on: it is nobody's load
+            invalid_block_ids = invalid_block_ids - {self.kv_cache_manager.block_pool.null_block.block_id}
+        affected = super()._handle_invalid_blocks(invalid_block_ids, *args, **kwargs)
         if self._sp_ready and affected:
             for rid in affected:
                 self._sp_count_failure(rid)
@@ -134,6 +137,8 @@ class ReportPart(Engine):
         if self._sp_on("LoadFailure"):
             self._sp_disown_flight(request)
             request.num_output_placeholders = 0
+            # its last token's own step may be among them: there must be something to compute
+            request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
 
     def _sp_disown_flight(self: Any, request: Any) -> None:
         """Outputs of the steps in flight that schedule ``request`` are not delivered."""
