@@ -149,7 +149,7 @@ class Run:
             elif not self.flight and not self.waiting:
                 self._unpolled()
                 tail += 1
-                if tail > _TAIL and not self._pending():
+                if tail > _TAIL and not self._pending() and all(a.step <= step for a in self.sc.at):
                     break
                 continue
             depth = self.sc.engine.depth

@@ -161,9 +161,12 @@ class Choices:
                     break
         if "Commit" in self.rules and led.config.plain:
             need = self._most(target) + led.config.watermark
-            if self.reserved == e.target:  # and for a step that drafts, from 0.31 on
-                need += -(-led.config.lookahead // led.config.block_size)
-                need += sum(self._most(o) for o in led.reqs.values() if o is not target and _reserves(o))
+            if self.reserved == e.target:
+                others = [o for o in led.reqs.values() if o is not target and _reserves(o)]
+                need += sum(self._most(o) for o in others)
+                ahead = led.config.lookahead
+                if ahead:  # for a step of each that drafts, from 0.31 on
+                    need += -(-(1 + 2 * ahead) // led.config.block_size) * (len(others) + 1)
             if need <= len(led.pool):
                 self.bad(
                     "Commit",

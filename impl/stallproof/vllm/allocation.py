@@ -116,12 +116,13 @@ class AllocationPart(Engine):
     def _inflight_prefill_reserved_blocks(self: Any) -> int:
         """What prefills in flight still need, look-ahead included: the engine leaves that out (#57104).
 
-        From 0.32 on it counts that itself where it drafts tokens.
+        From 0.31 on it counts that itself where it drafts tokens.
         """
         reserved = int(super()._inflight_prefill_reserved_blocks())
         ahead = self.num_lookahead_tokens
         each = getattr(getattr(type(self), "_request_remaining_blocks", None), "__code__", None)
-        counted = self.num_spec_tokens and each is not None and "num_lookahead_tokens" in each.co_names
+        names = {"num_lookahead_tokens", "_spec_decode_step_blocks"}
+        counted = self.num_spec_tokens and each is not None and not names.isdisjoint(each.co_names)
         if not ahead or counted or not self._sp_on("RuleR"):
             return reserved
         longest, sizes = self.max_model_len, self.kv_cache_manager.coordinator.single_type_managers

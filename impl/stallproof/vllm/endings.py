@@ -97,13 +97,13 @@ class EndingPart(Engine):
     def _sp_at_wall(self: Any, request: Any) -> None:
         """A call refused ``request``: for good if the pool was empty and it got no further than before.
 
-        Blocks of holders that it could have been given count as free: evicting them would not have helped.
-        A newcomer that computes from the start meets the same pool again, unless it asked for a load.
+        Blocks of holders that it could have been given count as free: evicting them would not have helped. A
+        request that did not run meets the same pool again in the next call, unless it asked for a load.
         """
-        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        key, free = self._sp_key(request), self.kv_cache_manager.block_pool.get_num_free_blocks()
         held = {
             b.block_id
-            for r in (request, *self._sp_parked())
+            for r in (request, *(r for r in self._sp_parked() if self._sp_key(r) > key))
             for group in self.kv_cache_manager.get_blocks(r.request_id).blocks
             for b in group
             if not b.is_null
@@ -115,10 +115,8 @@ class EndingPart(Engine):
             getattr(request, "_sp_wall", None),
         )
         request._sp_wall = now
-        newcomer = (
-            not self._sp_call.preempted and not self._sp_call.loading and request.num_computed_tokens == 0
-        )
-        request._sp_walled = newcomer or (before is not None and now <= before)
+        again = not self._sp_call.preempted and not self._sp_call.loading
+        request._sp_walled = again or (before is not None and now <= before)
 
     def _sp_end_infeasible(self: Any) -> None:
         suspects = self._sp_suspects.copy()

@@ -376,7 +376,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if not self._sp_in:
             if self._sp_ready:
                 self._sp_moved.append(request)
-                if self._sp_act and not hasattr(request, "num_in_flight_tokens"):
+                self._sp_suspects[request.request_id] = request
+                if self._sp_act and not hasattr(request, "num_stale_output_tokens"):
                     self._sp_disown_flight(request)  # a reset of the cache: its tokens were of the old one
             super()._preempt_request(request, timestamp, *args, **kwargs)
             return

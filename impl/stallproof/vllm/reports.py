@@ -142,7 +142,7 @@ class ReportPart(Engine):
 
     def _sp_disown_flight(self: Any, request: Any) -> None:
         """Outputs of the steps in flight that schedule ``request`` are not delivered."""
-        if hasattr(request, "num_in_flight_tokens"):  # the engine's own books, from 0.27
+        if hasattr(request, "num_stale_output_tokens"):  # the engine's own books, from 0.27
             request.drop_stale_output = True
             request.num_stale_output_tokens = request.num_in_flight_tokens
         elif any(request.request_id in tokens for tokens in self._sp_flight):
@@ -153,6 +153,10 @@ class ReportPart(Engine):
         step = self._sp_steps.processed
         stale = {rid for rid, (request, _) in self._sp_stale.items() if self.requests.get(rid) is request}
         self._sp_stale = {rid: x for rid, x in self._sp_stale.items() if rid in stale and x[1] > step}
+        for rid in stale & tokens.keys():
+            request = self.requests[rid]
+            if hasattr(request, "num_in_flight_tokens"):  # 0.26 counts them, and looks at each in its loop
+                request.num_in_flight_tokens -= tokens[rid]
         return {rid: n for rid, n in tokens.items() if rid not in stale}
 
     # ------------------------------------------------------------ keeping the engine awake
