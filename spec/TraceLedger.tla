@@ -117,7 +117,7 @@ Fenced(e) ==  \* from a snapshot
 
 Load(e) ==
   LET r == e[2] bs == Range(e[4]) IN
-  /\ bad' = Say(<< <<ld[r].st = "none" /\ quar[r] = {} /\ e[3] = ld[r].gen + 1
+  /\ bad' = Say(<< <<ld[r].st \in {"none", "sync"} /\ quar[r] = {} /\ e[3] = ld[r].gen + 1  \* steps run in order
                      /\ Once(e[4]) /\ bs \subseteq given[r], "XferSafe">> >>)
   /\ ld' = [ld EXCEPT ![r] = [st |-> "gated", bs |-> bs, gen |-> e[3]]]
   /\ Keep(<<own, pin, dfq, quar, rd, last, touch, disp, proc, given, reuse, done>>)

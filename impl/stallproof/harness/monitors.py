@@ -16,6 +16,10 @@ from stallproof.trace import schema as T
 _PASSED = 64
 
 
+#: that many requests or turns begin behind one that lacks blocks: more than a bound on bypassing explains
+_OVERTAKEN = 16
+
+
 def passed_limit(budget: int) -> int:
     """How many calls in a row that is for calls of ``budget`` tokens: small ones take more for the same."""
     return _PASSED * max(1, 16 // budget)
@@ -43,10 +47,10 @@ class Monitors:
     tokens: int = 0
     quarantined: int = 0
     passed: dict[str, int] = field(default_factory=dict)
-    before: dict[str, set[str]] = field(default_factory=dict)  #: who was served when it was refused first
+    behind: dict[str, set[str]] = field(default_factory=dict)  #: who was served since it was refused first
+    overtaken: dict[str, int] = field(default_factory=dict)  #: how many of them began after that
     refused: set[str] = field(default_factory=set)  #: in the latest call, and not given blocks after that
     ended: dict[str, str] = field(default_factory=dict)
-    going_on: bool = False
 
     def found(self, prop: str, text: str) -> None:
         self.findings.setdefault(prop, Finding(prop, self.step, text))
@@ -62,7 +66,6 @@ class Monitors:
             self.tokens += sum(record.tok.values())
             if record.run is not None:
                 self.running = record.run
-        self.going_on = isinstance(record, T.Update)
         self._fold(record.ev)
 
     def _fold(self, events: list[Any]) -> None:
@@ -74,10 +77,10 @@ class Monitors:
     def _one(self, e: Any, held: dict[str, int]) -> None:
         if isinstance(e, T.Add):
             self.place[e.r] = (e.prio, e.arr)
-        elif (
-            isinstance(e, T.Turn) and not self.going_on
-        ):  # a queued turn goes on with the blocks of the one before
+        elif isinstance(e, T.Turn):
             self.place[e.r] = (self.place.get(e.r, (0, 0.0))[0], e.arr)
+            for seen in self.behind.values():
+                seen.discard(e.r)  # a turn is an arrival
         elif isinstance(e, (T.Alloc, T.Share)):
             held[e.r] = held.get(e.r, 0) + len(e.blocks)
         elif isinstance(e, (T.Free, T.Fence, T.Prune, T.Quarantine)):
@@ -94,27 +97,35 @@ class Monitors:
                 self.found("StoreSafe", f"{e.r} hands over KV that is gone: no block of it is left")
 
     def ready(self, waiting: list[str], tokens: dict[str, int]) -> None:
-        """``waiting`` could run and got no token, while ``tokens`` went to others: how long so far?"""
+        """``waiting`` could run and got no token, while ``tokens`` went to others: how long so far?
+
+        Who lacks blocks, or waits behind one who does, is not starved by those that ran already: it takes
+        :data:`_OVERTAKEN` requests or turns that began since.
+        """
         served = {r: self.place[r] for r in tokens if r in self.place}
         last = max(served.values(), default=None)
         for r in waiting:
-            if last is not None and self.place[r] < last:
-                if any(self.place[x] <= self.place[r] for x in self.refused if x in self.place):
-                    # it, or one ahead of it, lacks blocks: those that ran already by then may go on
-                    behind = {x for x, place in served.items() if place > self.place[r]}
-                    if behind <= self.before.setdefault(r, behind):
-                        continue
-                self.passed[r] = self.passed.get(r, 0) + 1
-                if self.passed[r] >= self.passed_limit:
-                    self.found(
-                        "NoStarvation", f"{r} could run and got nothing in {self.passed_limit} calls "
-                        "in a row, while a request behind it was served in each",
-                    )  # fmt: skip
-            else:
+            if last is None or self.place[r] >= last:
                 self.passed.pop(r, None)
+                continue
+            self.passed[r] = self.passed.get(r, 0) + 1
+            if any(self.place[x] <= self.place[r] for x in self.refused if x in self.place):
+                behind = {x for x, place in served.items() if place > self.place[r]}
+                seen = self.behind.setdefault(r, behind)
+                self.overtaken[r] = self.overtaken.get(r, 0) + len(behind - seen)
+                seen |= behind
+                if self.overtaken[r] < _OVERTAKEN:
+                    continue
+            if self.passed[r] >= self.passed_limit:
+                self.found(
+                    "NoStarvation",
+                    f"{r} could run and got nothing in {self.passed_limit} calls in a row, "
+                    "while a request behind it was served in each",
+                )
         for r in tokens:
             self.passed.pop(r, None)
-            self.before.pop(r, None)
+            self.behind.pop(r, None)
+            self.overtaken.pop(r, None)
 
     def _call(self, record: T.Sched) -> None:
         """Decisions of one scheduling call."""

@@ -166,6 +166,22 @@ MUTANTS: tuple[Mutant, ...] = (
        scenario="never-fits-39734"),
     _m("capacity_plus_one", "Feasible", "vllm.endings:EndingPart._sp_capacity",
        "block_pool.num_gpu_blocks - 1 -", "block_pool.num_gpu_blocks -"),
+    _m("lookahead_uncounted", "Feasible", "core.feasible:least", "tokens + ahead", "tokens"),
+    _m("load_insisted_on", "Feasible", "vllm.loads:LoadPart._sp_give_load_up",
+       "self._sp_failures[request.request_id] = MAX_FAILED_LOADS", "pass"),
+    _m("length_unseen", "Feasible", "vllm.endings:EndingPart._sp_can_fit", "request.num_tokens >= longest",
+       "request.num_tokens > 2 * longest"),
+    # ---- sessions, and steps in flight behind a failure
+    _m("turn_at_its_beginning", "OneOrder", "vllm.queues:QueuePart._update_request_as_session",
+       "session._sp_arrival = turns.popleft()", "session._sp_arrival = self._sp_arrivals"),
+    _m("turn_after_turn", "NoInversion", "vllm.queues:QueuePart._sp_yield", "self._sp_yielded.append(r)",
+       "pass"),
+    _m("promoted_is_no_holder", "OneOrder", "vllm.queues:QueuePart._sp_holds",
+       "request in self._inflight_prefills and any(", "False and any("),
+    _m("late_output", "LoadFailure", "vllm.reports:ReportPart._sp_reset_places",
+       "self._sp_disown_flight(request)", "pass", version="0.23.0"),
+    _m("expired_again", "LoadDeadline", "vllm.loads:LoadPart._sp_expire",
+       "self._sp_failures[rid] = MAX_FAILED_LOADS", "pass"),
 )  # fmt: skip
 
 BY_NAME = {m.name: m for m in MUTANTS}

@@ -29,6 +29,7 @@ class Choices:
         self.episode: int | None = None  # processed step at which the engine's present wait began
         self.put_off: dict[str, float] = {}  # request -> time of the first "not yet" in a row
         self.unserved: tuple[str, int] = ("", 0)  # older ready request, full calls it went without
+        self.turned: set[str] = set()  # sessions that have not been served since their turn came
         self._new_call()
         for kind in (s.Alloc, s.Share):
             ledger.before(kind, self._grant)
@@ -41,6 +42,7 @@ class Choices:
         ledger.after(s.NotYet, self._not_yet)
         ledger.after(s.Expire, self._expire)
         ledger.after(s.Finish, self._finish)
+        ledger.after(s.Turn, lambda e: self.turned.add(e.r))
 
     def _new_call(self) -> None:
         self.waited = ""  # the request that waits in this call
@@ -236,8 +238,12 @@ class Choices:
         self._door(e.r, "is admitted")
         self._decided(e.r)
         q = self.led.reqs.get(e.r)
+        turned = e.r in self.turned
+        self.turned.discard(e.r)
         if q is None or "OneOrder" not in self.rules or e.r in self.newcomers:
             return
+        if turned and self._older_waits(q):
+            return  # it may begin its turn at its place, behind those that hold nothing, for a call
         ahead = next((r for r in self.newcomers if r != e.r), "")
         if ahead:
             self.bad(
@@ -258,6 +264,13 @@ class Choices:
                 requests=[e.r, self.holder.r],
             )
         self.holder = q
+
+    def _older_waits(self, q: Req) -> bool:
+        """Somebody ahead of ``q`` held nothing when the call began."""
+        return any(
+            o.place < q.place and (o.r in self.newcomers or (o.st in (WAITING, PREEMPTED) and not o.blocks))
+            for o in self.led.reqs.values()
+        )
 
     # ------------------------------------------------------------------ refusals
 
@@ -323,6 +336,7 @@ class Choices:
 
     def _finish(self, e: s.Finish) -> None:
         self.put_off.pop(e.r, None)
+        self.turned.discard(e.r)
 
     def _deferrals(self) -> None:
         led = self.led

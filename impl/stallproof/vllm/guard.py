@@ -135,6 +135,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_suspects,
             self._sp_bad_grammars,
             self._sp_moved,
+            self._sp_yielded,
             self._sp_unserved,
         )
         self._sp_log_start()

@@ -23,6 +23,7 @@ class QueuePart(Engine):
         self._sp_arrivals = 0
         self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
         self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
+        self._sp_yielded: list[Any] = []  #: sessions that begin their turn one call later
         self._sp_parted: list[Any] = []  #: sessions whose turn ended while they were preempted
         self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
         self._sp_unserved: list[Any] = []  #: an older, ready request that the last call had no tokens for
@@ -105,7 +106,7 @@ class QueuePart(Engine):
             return False
 
     def _sp_arrange(self: Any) -> None:
-        if not self._sp_moved and not getattr(self, self._sp_holding_name):
+        if not self._sp_moved and not self._sp_yielded and not getattr(self, self._sp_holding_name):
             return
         moved = self._sp_moved[:]
         self._sp_moved.clear()
@@ -118,6 +119,7 @@ class QueuePart(Engine):
 
     def _sp_arrange_now(self: Any, moved: list[Any]) -> None:
         holding, key = getattr(self, self._sp_holding_name), self._sp_key
+        self._sp_yield(holding)
         stray = [r for r in holding if not self._sp_holds(r) and not self._sp_blocked(r)]
         if stray:
             holding.remove_requests(stray)
@@ -135,6 +137,39 @@ class QueuePart(Engine):
         front = self._sp_ready_holders(holding) if self._sp_foreign and self._sp_adapter.facts.select else []
         self._sp_arrange_waiting(moved, stray)
         self.waiting.extendleft(reversed(front))
+
+    def _sp_yield(self: Any, holding: Any) -> None:
+        """A session's turn is an arrival, but the session holds blocks and goes on before older requests.
+
+        It goes before each of them with one turn. It begins the next one at its place, for one call: the
+        older request asks before it, and evicts it if that is sure to help (Commit).
+        """
+        back = [r for r in self._sp_yielded if any(r is x for x in self.waiting) and self._sp_holds(r)]
+        self._sp_yielded.clear()
+        if back:
+            self.waiting.remove_requests(back)
+            for r in back:
+                holding.add_request(r)
+        older = min(
+            (self._sp_key(r) for r in self.waiting if r.status is not self._sp_between_turns), default=None
+        )
+        if older is None:
+            return
+        for r in list(holding):
+            if r.resumable and r.status.name == "WAITING" and getattr(r, "_sp_turning", False):
+                r._sp_turning = False
+                if older < self._sp_key(r):
+                    if getattr(r, "_sp_passed", None) == older:
+                        self._sp_yielded.append(r)
+                    r._sp_passed = older
+        if self._sp_yielded:
+            self._sp_fire("OneOrder")
+            holding.remove_requests(self._sp_yielded)
+            if isinstance(self.waiting, deque):
+                order.insert_from_front(self.waiting, self._sp_yielded, self._sp_queue_key)
+            else:
+                for r in self._sp_yielded:
+                    self.waiting.add_request(r)
 
     def _sp_ready_holders(self: Any, holding: Any) -> list[Any]:
         """Holders that can go on, taken out of their queue in order, to be put in front of the other.
@@ -288,6 +323,7 @@ class QueuePart(Engine):
         comp = None
         if self._sp_ready:
             comp = self._sp_session_comp.pop(session.request_id, None)
+            session._sp_turning = True
             turns = session.__dict__.get("_sp_turns")
             if turns:
                 session._sp_arrival = turns.popleft()
