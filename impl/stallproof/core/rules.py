@@ -47,8 +47,8 @@ class Settings:
         mode: ``enforce``, or ``shadow``: decide, count and log, change nothing.
         strict: an internal error of a hook is raised instead of caught.
         allow_untested: run on an engine version outside the tested range, after self-checks.
-        patience: P, processed steps a refused running request waits. None: with a connector until the steps in
-            flight are processed, since a victim in flight may end with nothing left to hand over; 0 without:
+        patience: P, processed steps a refused running request waits. None: with a connector until the steps
+            in flight are processed: a victim in flight may end with nothing left to hand over; 0 without:
             there the engine itself preempts at once, a step in flight frees a block only if a request ends
             in it, and waiting costs every request behind the refused one a step (``make bench-simulate``).
         load_deadline_s: how long a load may take; 0: for ever.
