@@ -1,7 +1,7 @@
 """Stock against ours on production workloads, paired by seed: `make bench-simulate`.
 
     python benchmarks/simulate.py [--traces DIR] [--minutes 10] [--seeds 10] [--only GROUP ...] [--quick]
-                                  [--jobs N] [--ray ADDRESS] [--no-run]
+                                  [--first N] [--cells N] [--jobs N] [--ray ADDRESS] [--no-run] [--out DIR]
 
 Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
 another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import simulate_report
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / "out" / "simulate"
+DOCS = ROOT / "docs"
 #: code on which a result depends: the simulator for both schedulers, the class for ours
 SIMULATOR = ("simulate/engine.py", "simulate/worker.py", "simulate/connector.py", "simulate/workload.py")
 SCHEDULERS = ("stock", "stallproof")
@@ -154,10 +154,10 @@ def run(cells: list[Cell], a: argparse.Namespace) -> None:
     """Run what has no result yet; each result is written as it comes."""
     todo = []
     for cell in cells:
-        for seed in range(min(a.seeds, a.first or a.seeds)):
+        for seed in range(min(a.seeds, a.first or a.seeds)):  # the plan of a seed depends on --seeds alone
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
-                target = CACHE / f"{key(cell.version, plan)}.json"
+                target = a.out / f"{key(cell.version, plan)}.json"
                 if not target.exists():
                     todo.append((cell, seed, plan, target))
     print(f"{len(todo)} runs to do", flush=True)
@@ -195,7 +195,7 @@ def results(cells: list[Cell], a: argparse.Namespace) -> dict[Cell, list[dict[st
             pair = {}
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
-                path = CACHE / f"{key(cell.version, plan)}.json"
+                path = a.out / f"{key(cell.version, plan)}.json"
                 if path.exists():
                     pair[scheduler] = json.loads(path.read_text())["summary"]
             if len(pair) == len(SCHEDULERS):
@@ -203,11 +203,14 @@ def results(cells: list[Cell], a: argparse.Namespace) -> dict[Cell, list[dict[st
     return out
 
 
-def main() -> int:
+def arguments(args: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "data" / "traces")
     parser.add_argument("--minutes", type=float, default=10.0, help="length of a slice")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--first", type=int, default=0, help="run the first N seeds only, so that every cell gets some"
+    )
     parser.add_argument(
         "--only", action="append", help="group of cells: " + ", ".join(sorted({c.group for c in CELLS}))
     )
@@ -218,7 +221,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--ray", help="address of a Ray cluster")
     parser.add_argument("--no-run", action="store_true", help="pages from the results that there are")
-    a = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "simulate", help="where results are kept")
+    return parser.parse_args(args)
+
+
+def main(args: list[str] | None = None) -> int:
+    a = arguments(args)
     cells = [c for c in CELLS if not a.only or c.group in a.only]
     if a.quick:
         a.minutes, a.seeds, cells = 1.0, 2, [c for c in cells if not c.length and c.pool == 1.05][:3]
@@ -227,7 +235,7 @@ def main() -> int:
     if missing:
         print(f"no {missing[0]} below {a.traces}\nremedy: --traces FOLDER", file=sys.stderr)
         return 2
-    CACHE.mkdir(parents=True, exist_ok=True)
+    a.out.mkdir(parents=True, exist_ok=True)
     try:
         if not a.no_run:
             run(cells, a)
@@ -242,10 +250,9 @@ def main() -> int:
     text = simulate_report.tables(found, planned, a.minutes)
     print(text)
     if not a.quick:
-        docs = ROOT / "docs"
-        (docs / "simulate-results.md").write_text(simulate_report.page(text, found, planned, a, DEVICE))
+        (DOCS / "simulate-results.md").write_text(simulate_report.page(text, found, planned, a, DEVICE))
         for name, picture in simulate_report.pictures(found):
-            (docs / "img" / name).write_text(picture)
+            (DOCS / "img" / name).write_text(picture)
     return 1 if any(p["stallproof"]["stranded"] for pairs in found.values() for p in pairs) else 0
 
 
