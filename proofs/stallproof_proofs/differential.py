@@ -6,7 +6,7 @@ guards of *all* micro-steps are evaluated for all requests (both polarities), an
 after the choices that the relations leave open on purpose are made as the model makes them:
 
 * which answer the connector gives, and which victim a commit takes first,
-* whether patience, while it lasts, waits (the theorems hold for every choice), whether rule E is used,
+* whether patience, while it lasts, waits (the theorems hold for every choice),
 * when a started load completes (the relations have no gate: they allow it earlier).
 
 The state after the path must be the state after the model's call. Sums are compared with the sums themselves.
@@ -44,7 +44,9 @@ PER_REQUEST = ("st", "own", "comp", "tok", "ph", "pf", "noload", "ny", "fl", "qu
 ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
     m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
-    m.RUNLOOP: ("Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait", "LoopEnd", "Dispatch"),
+    m.RUNLOOP: (
+        "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Spare", "Wait", "LoopEnd", "Dispatch",
+    ),
     m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
 }
@@ -124,6 +126,10 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "ChunkCap": c.ChunkCap,
         "P": c.P,
         "MaxSeqs": c.MaxSeqs,
+        "RunEvict": c.RunEvict,
+        "CountParked": c.CountParked,
+        "Dropped": c.StaleOutput == "dropped",
+        "SpareInFlight": c.SpareInFlight,
         "Grammar": {r: r in c.Grammar for r in reqs},
         "paused": S.paused,
         "pz": S.pz,
@@ -155,7 +161,7 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
     }
     for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
         env[name] = {r: at(getattr(S, name), r) for r in reqs}
-    for name in ("cut", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
+    for name in ("cut", "owes", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
         env[name] = False
     for name in ("seen", "refused", "given", "heard"):
         env[name] = dict.fromkeys(reqs, False)
@@ -225,15 +231,16 @@ class Differ:
             r = next(e["r0"] for n, e in options if n == "NotYet")
             options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
         evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict")]
-        if evict and (evict[0][0] == "AdmEvict" or self.c.RunEvict):
+        if evict:
             here = evict[0][1]
             now = S._replace(comp=tuple(here["comp"].values()), own=tuple(here["own"].values()))
             picked = sched.PickVictim(self.c, now, [e["v0"] for _, e in evict])
             return [o for o in evict if o[1]["v0"] == picked]
-        options = [(n, e) for n, e in options if n not in ("RunEvict", "AdmEvict")]
-        if "Wait" in names:  # the relations may preempt at once
-            options = [(n, e) for n, e in options if n == "Wait"]
-        return options
+        for first in ("Spare", "Wait"):  # the relations may be patient first, or preempt at once
+            if first in names:
+                return [(n, e) for n, e in options if n == first]
+        # a call may be over for every candidate at once
+        return options[:1] if names == {"Dispatch"} else options
 
     def call(self, S: State, pf: Sequence[bool], NY: Sequence[int]) -> None:
         env = self.start(S, pf)

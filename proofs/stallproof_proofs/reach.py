@@ -37,7 +37,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     "full fit": {"FullFit": False},
     "victims behind their target": {"LatYounger": False},
     "running list in scheduling order": {"RunOrder": "append"},
-    "late tokens delivered": {"StaleOutput": "dropped"},
+    "late tokens delivered, or victims in flight spared": {"StaleOutput": "dropped", "SpareInFlight": False},
 }
 
 
@@ -176,7 +176,10 @@ def random_constants(rng: random.Random, **given: Any) -> Constants:
         "GrammarFails": rng.choice(["no", "wakes"]),
         "Pauses": 1 if rng.random() < 0.2 else 0,
         "MaxSeqs": rng.choice([1, 2, 99]),
+        "CountParked": rng.random() < 0.3,
     }
+    if rng.random() < 0.3:
+        values |= {"StaleOutput": "dropped", "SpareInFlight": True}
     return constants(**{**values, **given})
 
 

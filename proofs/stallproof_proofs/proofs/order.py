@@ -103,6 +103,7 @@ def shape(s: State) -> dict[str, Bool]:
                     s.ph(q) == 0,
                     s.comp(q) <= m.ext(q),
                     z3.Implies(s.st(q) == LOADING, z3.Not(s.noload(q))),
+                    s.own(q) <= s.comp(q) + Look + 1,
                     z3.Implies(s.st(q) == HELD, s.comp(q) < s.tok(q)),
                 ),
             ),
@@ -113,7 +114,7 @@ def shape(s: State) -> dict[str, Bool]:
                 run,
                 z3.And(
                     s.comp(q) >= 1,
-                    s.own(q) >= s.comp(q) + Look,
+                    s.own(q) == s.comp(q) + Look,
                     z3.Or(s.pf(q), s.comp(q) == m.goal(s, q) - 1),
                 ),
             ),
@@ -136,7 +137,7 @@ def _call(s: State) -> dict[str, Bool]:
                 z3.And(
                     s.mode() == ADMLOOP,
                     s.budget() > 0,
-                    s.Nrun() < m.Seats,
+                    m.seats(s, t) < m.Seats,
                     is_(s, t, WAITING, HELD),
                     z3.Not(s.seen(t)),
                     s.ph(t) == 0,
@@ -144,6 +145,16 @@ def _call(s: State) -> dict[str, Bool]:
                     z3.Not(m.shut(s, t)),
                     m.remaining(s, t) <= s.free() + s.Sgain(t),
                     m.next_candidate(s, t),
+                ),
+            ),
+        ),
+        # an eviction was sure, so its target needs no other victims
+        "owed": z3.Implies(
+            s.owes(),
+            z3.And(
+                s.hast(),
+                z3.Implies(
+                    s.mode() == RUNLOOP, z3.And(m.RuleE, m.need(s, t) <= s.free() + s.Sgain(t))
                 ),
             ),
         ),
@@ -222,18 +233,18 @@ def _call(s: State) -> dict[str, Bool]:
             v,
             z3.Implies(
                 z3.And(inside, less(at_start(s, v), component(s, v))),
-                z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.hast(), order(t) < order(v))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.owes(), order(t) < order(v))),
             ),
         ),
         "cut": z3.Implies(
             z3.And(inside, s.cut()), z3.And(s.st(s.cutw()) == FINISHED, s.sts(s.cutw()) == WAITING)
         ),
-        "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.hast())),
+        "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.owes())),
         "visited prefills lowered": forall(
             q,
             z3.Implies(
                 z3.And(s.pf(q), z3.Or(s.mode() == ADMLOOP, z3.And(s.mode() == RUNLOOP, order(q) < s.ptr()))),
-                z3.Or(z3.And(s.hasd(), order(s.dw()) <= order(q)), z3.And(s.hast(), order(t) < order(q))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) <= order(q)), z3.And(s.owes(), order(t) < order(q))),
             ),
         ),
     }

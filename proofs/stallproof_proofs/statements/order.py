@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, State, forall
+from stallproof_proofs.logic import Action, Bool, State, forall, ite
 from stallproof_proofs.systems.order import (
     ADMLOOP,
     BLOCKED,
@@ -17,6 +17,8 @@ from stallproof_proofs.systems.order import (
     WAITING,
     ZOMBIE,
     Blocks,
+    CountParked,
+    Dropped,
     Patience,
     Seats,
     at_start,
@@ -42,7 +44,7 @@ def statements(s: State) -> dict[str, Bool]:
 
     Conservation  free + owned + quarantined = pool; nothing is negative
     NoLeak        a finished request owns nothing
-    Seated        at most MaxSeqs requests run
+    Seated        at most MaxSeqs requests run, the parked ones counted if they are to be
     NoInversion   no request that held no block is given any ahead of which one was refused in the call
     Patience      between 0 and P processed steps were waited for; with Patience.steps below: at most P steps
                   are processed between two calls of which the first waits and the last preempts
@@ -55,7 +57,7 @@ def statements(s: State) -> dict[str, Bool]:
         "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
         "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
         "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
-        "Seated": s.Nrun() <= Seats,
+        "Seated": s.Nrun() + ite(CountParked, s.Npark(), 0) <= Seats,
         "NoInversion": forall(
             u, v, z3.Implies(z3.And(s.mode() != IDLE, s.given(u), s.refused(v)), order(u) < order(v))
         ),
@@ -72,7 +74,7 @@ def consequences(s: State) -> dict[str, Bool]:
     """
     return {
         "EvictCoupled.go": z3.Implies(
-            z3.And(s.hast(), s.mode() == ADMLOOP),
+            z3.And(s.owes(), s.mode() == ADMLOOP),
             z3.Or(remaining(s, s.tgt()) <= s.free(), z3.Exists([q], victim(s, q, s.tgt()))),
         ),
     }
@@ -104,6 +106,7 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     EvictCoupled  a call does not end while a target of an eviction is not running
     PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
                   ahead of it has blocks (held or in quarantine)
+    NothingLost   nobody is preempted while a late token of it would be dropped
     """
     out: dict[str, Bool] = {}
     if a.name == "Dispatch":
@@ -118,7 +121,7 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
         out["Decreases"] = lexicographic(s, t, from_start=True)
         out["Decreases.strict"] = z3.Implies(z3.Or(s.moved(), s.all(), s.cut()), changed)
         out["NoWedge"] = z3.Implies(z3.And(nothing_outside, unfinished), s.acted())
-        out["EvictCoupled"] = z3.Not(s.hast())
+        out["EvictCoupled"] = z3.Not(s.owes())
         out["Patience.steps"] = z3.And(t.pw() == s.patient(), z3.Or(s.patient(), t.pat() == 0))
     elif "between_calls" in a.guards:
         out["Decreases"] = lexicographic(s, t, from_start=False)
@@ -130,6 +133,9 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
         out["Patience.steps"] = z3.Implies(z3.And(s.pw(), s.pat() < Patience), t.pat() == s.pat() + 1)
     if a.name == "SelfPreempt":
         out["PreemptPaid"] = z3.Implies(s.pf(r0), s.Sold(r0) > 0)
+    if a.name in ("Preempt", "SelfPreempt"):
+        w = a.params[-1]
+        out["NothingLost"] = z3.Implies(Dropped, s.ph(w) == 0)
     if a.name in ("Preempt", "RunEvict", "AdmEvict"):
         out["PreemptPaid"] = order(t.tgt()) < order(a.params[1])
     if a.name == "Admit":

@@ -10,7 +10,8 @@ Counts: a block is a unit. ``ph`` counts steps in flight that will yield a token
 steps in flight. A request is never reused: an arrival is a new one, so ``ord`` is fixed.
 
 Ghosts, which no guard of an engine reads: ``pf`` (running, no token committed since its admission),
-``moved`` and ``acted``, ``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
+``moved`` and ``acted``, ``owes`` (somebody was evicted for a target that is not served yet),
+``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
 and ``heard`` (non-holders served or asked in the call), ``dw``/``hasd`` (a request whose measure has gone
 down in the call), the state at the beginning of the call (``c1s`` to ``c4s``, ``owns``, ``sts``, ``nfls``,
 and ``phs``, which ``Wait`` reads: steps in flight then, not the one being built).
@@ -44,8 +45,10 @@ FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW, BLOCKED = rang
 IDLE, HEAD, RUNLOOP, ADMLOOP, CLOSED = range(5)
 
 # Constants of the model: B, Look, ChunkCap, P, MaxSeqs; per request: position in the scheduling order, Total,
-# Ext, Grammar (waits for a grammar first).
+# Ext, Grammar (waits for a grammar first). Switches: RunEvict (rule E), CountParked (a parked holder takes a
+# seat), Dropped (StaleOutput: the late token of who is preempted is lost), SpareInFlight.
 Blocks, Look, Cap, Patience, Seats = z3.Ints("B Look ChunkCap P MaxSeqs")
+RuleE, CountParked, Dropped, Spares = z3.Bools("RunEvict CountParked Dropped SpareInFlight")
 order = z3.Function("ord", Req, I)
 total = z3.Function("Total", Req, I)
 ext = z3.Function("Ext", Req, I)
@@ -74,6 +77,7 @@ vocabulary = Vocabulary(
     Var("budget", (), I),
     Var("hast", (), B),
     Var("tgt", (), Req),
+    Var("owes", (), B),
     Var("all", (), B),
     Var("seen", (Req,), B),
     Var("refused", (Req,), B),
@@ -104,6 +108,7 @@ vocabulary = Vocabulary(
     Var("Squar", (), I),
     Var("Sres", (), I),
     Var("Nrun", (), I),
+    Var("Npark", (), I),
     Var("Spf", (Req,), I),
     Var("Srun", (Req,), I),
     Var("Sgain", (Req,), I),
@@ -216,6 +221,10 @@ def _seat(s: State, w: Expr) -> Expr:
     return ite(s.st(w) == RUNNING, 1, 0)
 
 
+def _parked(s: State, w: Expr) -> Expr:
+    return ite(is_(s, w, LOADING, RECEIVED, HELD), 1, 0)
+
+
 def _older(s: State, w: Expr, r: Expr) -> Expr:
     return ite(order(w) < order(r), s.own(w) + s.quar(w), 0)
 
@@ -224,11 +233,17 @@ OWN = Sum("Sown", lambda s, w: s.own(w), over=Req)
 QUAR = Sum("Squar", lambda s, w: s.quar(w), over=Req)
 RESERVED = Sum("Sres", _reserved, over=Req)  # RunReserved
 RUNNERS = Sum("Nrun", _seat, over=Req)  # Seats: how many run
+PARKERS = Sum("Npark", _parked, over=Req)  # Seats: how many are parked
 PREFILL = Sum("Spf", _pf_rem, (Req,), Req)  # what prefills up to r still need
 BEHIND = Sum("Srun", _run_own, (Req,), Req)  # what runners behind r hold
 GAIN = Sum("Sgain", _gain, (Req,), Req)  # what committing for r could free
 OLDER = Sum("Sold", _older, (Req,), Req)  # what requests ahead of r hold or have in quarantine
-SUMS = (OWN, QUAR, RESERVED, RUNNERS, PREFILL, BEHIND, GAIN, OLDER)
+SUMS = (OWN, QUAR, RESERVED, RUNNERS, PARKERS, PREFILL, BEHIND, GAIN, OLDER)
+
+
+def seats(s: State, r: Expr) -> Expr:
+    """``Seats``: how many are taken by others, before ``r`` is admitted."""
+    return s.Nrun() + ite(CountParked, s.Npark() - _parked(s, r), 0)
 
 
 # ------------------------------------------------------------------ the measure of one request

@@ -28,14 +28,18 @@ from stallproof_proofs.systems.order import (
     RUNLOOP,
     RUNNERS,
     RUNNING,
+    PARKERS,
     SUMS,
     WAITING,
     ZOMBIE,
     Blocks,
     Cap,
+    Dropped,
     Look,
     Patience,
+    RuleE,
     Seats,
+    Spares,
     can_load,
     candidate,
     chunk,
@@ -54,6 +58,7 @@ from stallproof_proofs.systems.order import (
     q,
     r0,
     remaining,
+    seats,
     shut,
     start_budget,
     total,
@@ -67,9 +72,10 @@ from stallproof_proofs.systems.order_parts import (
     at,
     const,
     give_up,
+    evict,
     lower,
     mark,
-    sacrifice,
+    preempt,
     take,
     unless,
 )
@@ -84,6 +90,10 @@ def run_loop(s: State) -> list[Action]:
         "fits": fits(s, goal(s, r0)),
     }
     refused = {**here, **askable, "mine": mine, "short": need(s, r0) > s.free()}
+    sure = need(s, r0) <= s.free() + s.Sgain(r0)
+    alone = {**refused, "not_sure": z3.Implies(RuleE, z3.Not(sure))}
+    last = z3.And(s.st(v0) == RUNNING, forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(v0))))
+    spared = z3.And(Spares, s.ph(v0) > 0)
     past = const(ptr=order(r0) + 1)
     return [
         act(
@@ -106,8 +116,8 @@ def run_loop(s: State) -> list[Action]:
             s,
             "RunEvict",
             v0,
-            {**refused, "sure": need(s, r0) <= s.free() + s.Sgain(r0), "behind": victim(s, v0, r0)},
-            sacrifice(s, v0),
+            {**refused, "rule_E": RuleE, "sure": sure, "behind": victim(s, v0, r0)},
+            evict(s, v0),
             "RunLoop: CommitEvict (rule E)",
             (r0, v0),
         ),
@@ -115,14 +125,8 @@ def run_loop(s: State) -> list[Action]:
             s,
             "Preempt",
             v0,
-            {
-                **refused,
-                "youngest": z3.And(
-                    s.st(v0) == RUNNING, forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(v0)))
-                ),
-                "other": v0 != r0,
-            },
-            {**sacrifice(s, v0), **const(pre=True)},
+            {**alone, "youngest": last, "other": v0 != r0, "spared": z3.Not(spared)},
+            {**preempt(s, v0), **const(pre=True)},
             "RunLoop: Preempt",
             (r0, v0),
         ),
@@ -130,9 +134,13 @@ def run_loop(s: State) -> list[Action]:
             s,
             "SelfPreempt",
             r0,
-            {**refused, "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0)))},
             {
-                **give_up(s, r0, st=z3.IntVal(WAITING)),
+                **alone,
+                "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0))),
+                "spared": z3.Not(z3.And(Spares, s.ph(r0) > 0)),
+            },
+            {
+                **give_up(s, r0, st=z3.IntVal(WAITING), ph=ite(Dropped, 0, s.ph(r0))),
                 **const(hast=False, moved=True, acted=True, mode=CLOSED),
                 **lower(s, r0),
                 **mark(s, "refused", r0),
@@ -140,9 +148,16 @@ def run_loop(s: State) -> list[Action]:
             "RunLoop: the last victim is the request itself",
         ),
         Action(
+            "Spare",
+            {**alone, "youngest": last, "in_flight": spared},
+            {**const(mode=CLOSED, hast=False), **mark(s, "refused", r0)},
+            (r0, v0),
+            "RunLoop: SpareInFlight; the victim's late token would be dropped, so wait for it",
+        ),
+        Action(
             "Wait",
             {
-                **refused,
+                **alone,
                 "free_hands": z3.Not(s.hast()),
                 "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
@@ -169,7 +184,7 @@ def run_loop(s: State) -> list[Action]:
 
 
 def adm_loop(s: State) -> list[Action]:
-    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0, "seat": s.Nrun() < Seats}
+    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0, "seat": seats(s, r0) < Seats}
     scan = {**here, "next": next_candidate(s, r0), "free_hands": z3.Not(s.hast())}
     seen = mark(s, "seen", r0)
     given = {"given": lambda w: z3.Or(s.given(w), z3.And(w == r0, s.own(r0) == 0))}
@@ -244,7 +259,7 @@ def adm_loop(s: State) -> list[Action]:
                 "sure": remaining(s, r0) <= s.free() + s.Sgain(r0),
                 "behind": victim(s, v0, r0),
             },
-            sacrifice(s, v0),
+            evict(s, v0),
             "AdmLoop: CommitEvict",
             (r0, v0),
         ),
@@ -290,6 +305,7 @@ def call_frame(s: State) -> list[Action]:
                     ptr=0,
                     budget=start_budget,
                     hast=False,
+                    owes=False,
                     moved=False,
                     acted=False,
                     asked=False,
@@ -379,7 +395,7 @@ def call_frame(s: State) -> list[Action]:
                         forall(q, z3.Implies(s.st(q) == RUNNING, order(q) < s.ptr())),
                     ),
                     z3.And(s.mode() == ADMLOOP, forall(q, z3.Not(candidate(s, q)))),
-                    z3.And(s.mode() == ADMLOOP, s.Nrun() >= Seats),
+                    z3.And(s.mode() == ADMLOOP, next_candidate(s, r0), seats(s, r0) >= Seats),
                 ),
             },
             const(
@@ -388,7 +404,7 @@ def call_frame(s: State) -> list[Action]:
                 pat=ite(s.patient(), s.pat(), 0),
                 pw=s.patient(),
             ),
-            (),
+            (r0,),
             "Dispatch",
         ),
     ]
@@ -576,10 +592,12 @@ def init(s: State) -> list[Bool]:
         s.mode() == IDLE,
         s.nfl() == 0,
         z3.Not(s.hast()),
+        z3.Not(s.owes()),
         s.Sown() == 0,
         s.Squar() == 0,
         s.Sres() == 0,
         s.Nrun() == 0,
+        s.Npark() == 0,
         forall(q, z3.And(s.Spf(q) == 0, s.Srun(q) == 0, s.Sgain(q) == 0, s.Sold(q) == 0, ext(q) <= s.tok(q))),
     ]
 
@@ -592,6 +610,7 @@ def constants() -> list[Bool]:
         Cap >= 1,
         Patience >= 0,
         Seats >= 1,
+        z3.Implies(Dropped, Spares),
         forall(q, u, z3.Implies(order(q) == order(u), q == u)),
         forall(q, z3.And(order(q) >= 0, ext(q) >= 0, ext(q) < total(q))),
     ]
@@ -607,8 +626,10 @@ def facts(s: State) -> list[Bool]:
         positive(s, OWN, q),
         positive(s, RESERVED, q),
         positive(s, RUNNERS, q),
+        positive(s, PARKERS, q),
         positive(s, PREFILL, q, r0, but=r0),
         positive(s, BEHIND, q, r0),
+        positive(s, BEHIND, q, v0),
         positive(s, OLDER, q, r0),
         positive(s, GAIN, q, s.tgt()),
         positive(s, GAIN, q, r0),
@@ -616,4 +637,4 @@ def facts(s: State) -> list[Bool]:
     ]
 
 
-system = System("OneOrder", vocabulary, init, actions, "counts, GateLoads, late tokens delivered", facts)
+system = System("OneOrder", vocabulary, init, actions, "counts, GateLoads", facts)
