@@ -11,6 +11,7 @@ from stallproof_proofs.systems.order import (
     FINISHED,
     HELD,
     IDLE,
+    IDLING,
     LOADING,
     RECEIVED,
     RUNNING,
@@ -22,7 +23,9 @@ from stallproof_proofs.systems.order import (
     Patience,
     Seats,
     at_start,
+    can_load,
     component,
+    ext,
     less,
     order,
     q,
@@ -75,7 +78,19 @@ def consequences(s: State) -> dict[str, Bool]:
     return {
         "EvictCoupled.go": z3.Implies(
             z3.And(s.owes(), s.mode() == ADMLOOP),
-            z3.Or(remaining(s, s.tgt()) <= s.free(), z3.Exists([q], victim(s, q, s.tgt()))),
+            z3.Or(
+                z3.If(
+                    can_load(s, s.tgt()),
+                    ext(s.tgt()) + s.Sres() <= s.free(),
+                    remaining(s, s.tgt()) <= s.free(),
+                ),
+                z3.Exists(
+                    [q],
+                    z3.And(
+                        victim(s, q, s.tgt()), z3.Implies(can_load(s, s.tgt()), s.st(q) == IDLING)
+                    ),
+                ),
+            ),
         ),
     }
 
@@ -105,7 +120,8 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
                   to reject requests without blocks), or a connector said not yet
     EvictCoupled  a call does not end while a target of an eviction is not running
     PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
-                  ahead of it has blocks (held or in quarantine)
+                  ahead of it has blocks (held or in quarantine) and does not idle; any other victim is behind
+                  its target, or idles
     NothingLost   nobody is preempted while a late token of it would be dropped
     """
     out: dict[str, Bool] = {}
@@ -136,8 +152,9 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     if a.name in ("Preempt", "SelfPreempt"):
         w = a.params[-1]
         out["NothingLost"] = z3.Implies(Dropped, s.ph(w) == 0)
-    if a.name in ("Preempt", "RunEvict", "AdmEvict"):
-        out["PreemptPaid"] = order(t.tgt()) < order(a.params[1])
+    if a.name in ("Preempt", "RunEvict", "AdmEvict", "LoadEvict"):
+        w = a.params[1]
+        out["PreemptPaid"] = z3.Or(order(t.tgt()) < order(w), s.st(w) == IDLING)
     if a.name == "Admit":
         out["FullFit"] = remaining(t, r0) <= t.free()
     return out

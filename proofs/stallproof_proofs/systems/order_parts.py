@@ -11,6 +11,7 @@ import z3
 from stallproof_proofs.logic import Action, Bool, Expr, State, ite, zmax
 from stallproof_proofs.sums import moved
 from stallproof_proofs.systems.order import (
+    IDLING,
     SUMS,
     WAITING,
     Dropped,
@@ -54,9 +55,9 @@ def lower(s: State, r: Expr) -> dict[str, Callable[..., Expr]]:
 def evict(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
     """``w`` gives its blocks up for ``r0``, which the loop now has to serve."""
     return {
-        **give_up(s, w, st=z3.IntVal(WAITING)),
+        **give_up(s, w, st=ite(s.st(w) == IDLING, IDLING, WAITING)),
         **const(hast=True, tgt=r0, owes=True, moved=True, acted=True),
-        "hasd": lambda: z3.And(s.hasd(), s.dw() != w),
+        "hasd": lambda: z3.And(s.hasd(), z3.Or(s.dw() != w, s.st(w) == IDLING)),
     }
 
 

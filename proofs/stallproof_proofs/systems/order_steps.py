@@ -18,6 +18,8 @@ from stallproof_proofs.systems.order import (
     HEAD,
     HELD,
     IDLE,
+    IDLERS,
+    IDLING,
     LOADING,
     NEW,
     OLDER,
@@ -34,6 +36,7 @@ from stallproof_proofs.systems.order import (
     ZOMBIE,
     Blocks,
     Cap,
+    CountParked,
     Dropped,
     Look,
     Patience,
@@ -51,6 +54,7 @@ from stallproof_proofs.systems.order import (
     grammar,
     is_,
     n0,
+    n1,
     need,
     next_candidate,
     next_running,
@@ -85,7 +89,7 @@ def run_loop(s: State) -> list[Action]:
     here = {"in_loop": s.mode() == RUNLOOP, "budget": s.budget() > 0, "next": next_running(s, r0)}
     mine = z3.Implies(s.hast(), s.tgt() == r0)
     askable = {
-        "tokens_left": goal(s, r0) < total(r0),
+        "tokens_left": goal(s, r0) < s.lim(r0),
         "something": goal(s, r0) - s.comp(r0) > 0,
         "fits": fits(s, goal(s, r0)),
     }
@@ -195,6 +199,8 @@ def adm_loop(s: State) -> list[Action]:
     }
     runs = {**askable, "no_load": z3.Not(can_load(s, r0))}
     loads = {**askable, "load": can_load(s, r0)}
+    turn = ite(s.hast(), s.tgt() == r0, next_candidate(s, r0))
+    room_for_load = ext(r0) + s.Sres()
     return [
         act(
             s,
@@ -214,10 +220,16 @@ def adm_loop(s: State) -> list[Action]:
             s,
             "StartLoad",
             r0,
-            {**scan, **loads, "enough": ext(r0) <= s.free(), "rule_R": ext(r0) + s.Sres() <= s.free()},
+            {
+                **here,
+                **loads,
+                "next": turn,
+                "enough": ext(r0) <= s.free(),
+                "rule_R": room_for_load <= s.free(),
+            },
             {
                 **at(s, r0, own=ext(r0), comp=ext(r0), st=z3.IntVal(LOADING)),
-                **const(free=s.free() - ext(r0), moved=True, acted=True),
+                **const(free=s.free() - ext(r0), moved=True, acted=True, hast=False, owes=False),
                 **seen,
                 **given,
                 **lower(s, r0),
@@ -226,12 +238,28 @@ def adm_loop(s: State) -> list[Action]:
         ),
         act(
             s,
+            "LoadEvict",
+            v0,
+            {
+                **here,
+                **loads,
+                "turn": turn,
+                "short": room_for_load > s.free(),
+                "sure": room_for_load <= s.free() + s.Sidle(),
+                "idles": z3.And(s.st(v0) == IDLING, s.own(v0) > 0),
+            },
+            evict(s, v0),
+            "AdmLoop: CommitEvict for a load start, of sessions that idle",
+            (r0, v0),
+        ),
+        act(
+            s,
             "Admit",
             r0,
             {
                 **here,
                 **runs,
-                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "turn": turn,
                 "full_fit": remaining(s, r0) <= s.free(),
                 "chunk": n0 == chunk(s, r0),
                 "some": n0 > 0,
@@ -254,7 +282,7 @@ def adm_loop(s: State) -> list[Action]:
             {
                 **here,
                 **runs,
-                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "turn": turn,
                 "short": remaining(s, r0) > s.free(),
                 "sure": remaining(s, r0) <= s.free() + s.Sgain(r0),
                 "behind": victim(s, v0, r0),
@@ -269,7 +297,9 @@ def adm_loop(s: State) -> list[Action]:
                 **scan,
                 **askable,
                 "short": ite(
-                    can_load(s, r0), ext(r0) + s.Sres() > s.free(), remaining(s, r0) > s.free() + s.Sgain(r0)
+                    can_load(s, r0),
+                    room_for_load > s.free() + s.Sidle(),
+                    remaining(s, r0) > s.free() + s.Sgain(r0),
                 ),
             },
             {
@@ -413,8 +443,9 @@ def call_frame(s: State) -> list[Action]:
 def between_calls(s: State) -> list[Action]:
     idle = {"between_calls": s.mode() == IDLE}
     last = z3.Or(s.tok(r0) + 1 >= total(r0), flag)
+    turn = s.tok(r0) + 1 >= s.lim(r0)
     live = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING)}
-    there = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING, BLOCKED)}
+    there = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING, BLOCKED, IDLING)}
     return [
         Action(
             "Pop",
@@ -427,9 +458,47 @@ def between_calls(s: State) -> list[Action]:
             s,
             "Deliver",
             r0,
-            {**idle, **live, "in_flight": s.ph(r0) > 0, "goes_on": z3.Not(last)},
+            {**idle, **live, "in_flight": s.ph(r0) > 0, "goes_on": z3.Not(z3.Or(last, turn))},
             at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1),
             "Deliver: a token",
+        ),
+        act(
+            s,
+            "DeliverTurn",
+            r0,
+            {
+                **idle,
+                **live,
+                "in_flight": s.ph(r0) > 0,
+                "turn": turn,
+                "goes_on": z3.Not(last),
+                # sessions need rule E (who runs may take what idles), and seats that only runners take
+                "rule_E": RuleE,
+                "seats": z3.Not(CountParked),
+            },
+            at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1, st=z3.IntVal(IDLING)),
+            "Deliver: the last token of a turn; the session idles and keeps its blocks (Idle)",
+        ),
+        act(
+            s,
+            "Input",
+            r0,
+            {
+                **idle,
+                "idling": s.st(r0) == IDLING,
+                "tokens": n0 >= 0,
+                "turn": z3.And(s.tok(r0) + n0 < n1, n1 <= total(r0)),
+            },
+            at(
+                s,
+                r0,
+                st=ite(s.own(r0) > 0, HELD, WAITING),
+                tok=s.tok(r0) + n0,
+                lim=n1,
+                noload=z3.BoolVal(True),
+            ),
+            "Input: the next turn of a session, at its place in the order",
+            (r0, n0, n1),
         ),
         act(
             s,
@@ -579,7 +648,8 @@ def init(s: State) -> list[Bool]:
                 s.quar(q) == 0,
                 z3.Not(s.pf(q)),
                 s.tok(q) >= 1,
-                s.tok(q) < total(q),
+                s.tok(q) < s.lim(q),
+                s.lim(q) <= total(q),
                 s.ny(q) >= 0,
                 s.fl(q) >= 0,
             ),
@@ -598,6 +668,7 @@ def init(s: State) -> list[Bool]:
         s.Sres() == 0,
         s.Nrun() == 0,
         s.Npark() == 0,
+        s.Sidle() == 0,
         forall(q, z3.And(s.Spf(q) == 0, s.Srun(q) == 0, s.Sgain(q) == 0, s.Sold(q) == 0, ext(q) <= s.tok(q))),
     ]
 
@@ -634,6 +705,10 @@ def facts(s: State) -> list[Bool]:
         positive(s, GAIN, q, s.tgt()),
         positive(s, GAIN, q, r0),
         below(s, OWN, GAIN, q, (), (r0,), but=r0),
+        below(s, OWN, IDLERS, q, (), (), but=r0),
+        below(s, IDLERS, GAIN, q, (), (r0,)),
+        below(s, GAIN, GAIN, q, (v0,), (r0,)),
+        positive(s, IDLERS, q),
     ]
 
 
