@@ -39,19 +39,21 @@ CODES = {
     "running": m.RUNNING,
     "new": m.NEW,
     "blocked": m.BLOCKED,
+    "idle": m.IDLING,
 }
-PER_REQUEST = ("st", "own", "comp", "tok", "ph", "pf", "noload", "ny", "fl", "quar")
+PER_REQUEST = ("st", "own", "comp", "tok", "lim", "ph", "pf", "noload", "ny", "fl", "quar")
 ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
     m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
     m.RUNLOOP: (
         "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Spare", "Wait", "LoopEnd", "Dispatch",
     ),
-    m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
+    m.ADMLOOP: ("NotYet", "StartLoad", "LoadEvict", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
 }
 #: actions between calls that have the same name in the model
-BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive")
+DELIVER = ("Deliver", "DeliverTurn", "DeliverLast", "DeliverLate")
+BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive", "Input")
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Relations:
         self.requests = range(1, n + 1)
         self.evaluate = Evaluator({"Request": self.requests})
         change = mutate or (lambda a: a)
-        self.actions = {a.name: change(a) for a in steps.actions(self.s)}
+        self.actions = {a.name: change(a) for a in steps.every_action(self.s)}
         self.terms: dict[str, dict[str, tuple[Any, Any]]] = {}
         q = m.q
         for name, a in self.actions.items():
@@ -137,11 +139,15 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "Budget": c.Budget,
         "flag": False,
         "n0": 0,
+        "n1": 0,
+        "limbo": 0,
+        "limboc": 0,
         "r0": 1,
         "v0": 1,
         "ord": {r: S.ord.index(r) for r in reqs},
         "Total": {r: at(c.Total, r) for r in reqs},
         "Ext": {r: at(c.Ext, r) for r in reqs},
+        "lim": {r: sched.Limit(c, S, r) for r in reqs},
         "st": {r: CODES[at(S.st, r)] for r in reqs},
         "ph": {r: sched.Placeholders(S, r) for r in reqs},
         "pf": {r: pf[r - 1] for r in reqs},
@@ -161,7 +167,7 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
     }
     for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
         env[name] = {r: at(getattr(S, name), r) for r in reqs}
-    for name in ("cut", "owes", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
+    for name in ("cut", "handing", "owes", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
         env[name] = False
     for name in ("seen", "refused", "given", "heard"):
         env[name] = dict.fromkeys(reqs, False)
@@ -177,6 +183,8 @@ class Differ:
         self, c: Constants, report: Report, mutate: Callable[[Action], Action] | None = None
     ) -> None:
         self.c, self.report, self.rel = c, report, Relations(c.N, mutate)
+        # one request more: under FCFS the next turn of a session is a new one
+        self.more = Relations(c.N + 1, mutate) if c.Fcfs and c.Sessions else None
         s, ev = self.rel.s, self.rel.evaluate
         self.sums = [
             (t.name, bool(t.index), ev.compile(t.term(s, m.q, *([m.u] if t.index else [])))) for t in m.SUMS
@@ -206,7 +214,7 @@ class Differ:
             params = {p.decl().name() for p in self.rel.actions[name].params if hasattr(p, "decl")}
             for r in self.rel.requests if "r0" in params or "v0" in params else (1,):
                 for v in self.rel.requests if "v0" in params else (1,):
-                    here = {**env, "r0": r, "v0": v, "flag": not self.c.Reload}
+                    here = {**env, "r0": r, "v0": v, "flag": not self.c.Reload, "n1": at(self.c.Total, r)}
                     rest = env["tok"][r] + env["ph"][r] - env["comp"][r]
                     right = min(rest, env["budget"], self.c.ChunkCap)
                     for n in (right, right - 1, right + 1) if "n0" in params else (0,):
@@ -230,7 +238,7 @@ class Differ:
         if "NotYet" in names:
             r = next(e["r0"] for n, e in options if n == "NotYet")
             options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
-        evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict")]
+        evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict", "LoadEvict")]
         if evict:
             here = evict[0][1]
             now = S._replace(comp=tuple(here["comp"].values()), own=tuple(here["own"].values()))
@@ -273,8 +281,12 @@ class Differ:
             for r in self.rel.requests:
                 self.rel.enabled(name, {**base, "r0": r}, self.report.decisive)
         for r in self.rel.requests:
-            env = {**base, "r0": r, "flag": False}
+            env = {**base, "r0": r, "flag": False, "n1": at(self.c.Total, r)}
             for action in BETWEEN:
+                if action == "Input":
+                    self.rel.enabled("Input", {**env, "n0": -1}, self.report.decisive)
+                    if self.more is not None:
+                        continue
                 model = list(getattr(sched, action)(self.c, S, r))
                 zombie = action == "Expire" and at(S.st, r) == "zombie"
                 name = "ExpireZombie" if zombie else action
@@ -293,6 +305,9 @@ class Differ:
                     self.step(name, env, T)
                 else:
                     self.report.differ(f"{name}({r}) is not enabled in {S}")
+            if self.more is not None:
+                for T in sched.Input(self.c, S, r):
+                    self.next_turn(self.more, base, r, T)
             for T in sched.Abort(self.c, S, r):
                 name = "AbortLoading" if at(T.st, r) == "zombie" else "Abort"
                 if self.rel.enabled(name, env, self.report.decisive):
@@ -305,17 +320,48 @@ class Differ:
         self.report.by_action[name] += 1
         self.same(name, self.rel.apply(name, env), T, None)
 
+    def next_turn(self, rel: Relations, base: dict[str, Any], r: int, T: State) -> None:
+        """``Input`` of ``r`` under FCFS: request N + 1 of the relations is the ``r`` of the model after it."""
+        new = self.c.N + 1
+        env = {
+            k: {**v, new: v.get(r, 0)} if isinstance(v, dict) and k not in {t.name for t in m.SUMS} else v
+            for k, v in base.items()
+        }
+        for name, value in (("st", m.NEW), ("own", 0), ("comp", 0), ("quar", 0), ("ord", new)):
+            env[name][new] = value
+        env["lim"][new] = env["Total"][new]
+        for t in m.SUMS:  # what a request that is new adds to each sum is nothing
+            if t.index:
+                env[t.name] = {**base[t.name], new: 0}
+        for name, actor in (("InputAway", r), ("InputHere", new)):
+            here = {**env, "r0": actor}
+            if not rel.enabled(name, here, self.report.decisive):
+                self.report.differ(f"{name}({actor}) is not enabled before {T}")
+                return
+            env = rel.apply(name, here)
+            self.report.micro += 1
+            self.report.by_action[name] += 1
+        self.report.transitions += 1
+        want = environment(self.c, T, [env["pf"][q] for q in self.rel.requests])
+        # a load that the turn before left in quarantine stays with it
+        got = {v: {**env[v], r: env[v][r if v == "quar" else new]} for v in PER_REQUEST}
+        wrong = [v for v in PER_REQUEST if {q: got[v][q] for q in self.rel.requests} != want[v]]
+        wrong += [v for v in ENGINE if env[v] != want[v]]
+        wrong += [t.name for t in m.SUMS if not t.index and env[t.name] != self.totals(want)[t.name]]
+        if env["st"][r] != m.FINISHED or env["own"][r] or env["handing"] or wrong:
+            self.report.differ(f"Input({r}), the next turn a new request: {wrong} in {T}")
+
     def process(self, S: State, pf: Sequence[bool], E: Sequence[int], T: State) -> None:
         env = self.start(S, pf)
         for r in sorted(S.infl[0].out):
             here = {**env, "r0": r, "flag": r in E}
             can = [
                 n
-                for n in ("Deliver", "DeliverLast", "DeliverLate")
+                for n in DELIVER
                 if self.rel.enabled(n, here, self.report.decisive)
             ]
             self.report.enabled += len(can)
-            self.report.disabled += 3 - len(can)
+            self.report.disabled += len(DELIVER) - len(can)
             if len(can) != 1:
                 self.report.differ(f"delivery to {r}: enabled {can} in {S}")
                 return
@@ -367,6 +413,17 @@ def ghosts(c: Constants, limit: int) -> Iterator[tuple[State, tuple[bool, ...]]]
                 todo.append(after)
 
 
+#: what a configuration is given; the rest of it is random
+_BARE = {"Fcfs": False, "Aborts": False, "Pauses": 0, "Grammar": [], "MaxSeqs": 99}
+FOCUS: tuple[dict[str, Any], ...] = (
+    {"Fcfs": True},
+    {"Fcfs": False},
+    {**_BARE, "StaleOutput": "dropped", "SpareInFlight": True, "D": 3, "Sessions": []},
+    {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False},
+    {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False, "Fcfs": True},
+)
+
+
 def run(
     seed: int = 0,
     transitions: int = 2000,
@@ -380,13 +437,19 @@ def run(
     """
     rng, report = random.Random(seed), Report()
     while report.transitions < transitions and (stop_at is None or report.found < stop_at):
-        c = random_constants(rng, Fcfs=rng.random() < 0.5)
+        c = random_constants(rng, **rng.choice(FOCUS))
         sample = list(ghosts(c, 600))
         differ = Differ(c, report, mutate)
         # at random; where blocks are short: refusals, evictions, preemptions; where several compete
         picked = rng.sample(sample, min(8, len(sample)))
         tight = [x for x in sample if x[0].run and x[0].wq and x[0].free <= 1]
         many = [x for x in sample if len(x[0].run) > 1 or "held" in x[0].st or "received" in x[0].st]
+        # a session idles; so much so where somebody is short
+        idle = [x for x in sample if "idle" in x[0].st]
+        idle += [x for x in idle if x[0].free <= 1 and {"waiting", "running", "held"} & set(x[0].st)] * 2
+        picked += rng.sample(idle, min(12, len(idle)))
+        short = [x for x in sample if len(x[0].run) > 1 and x[0].free == 0]
+        picked += rng.sample(short, min(8, len(short)))
         picked += rng.sample(tight, min(8, len(tight))) + rng.sample(many, min(8, len(many)))
         for S, pf in picked:
             differ.compare(S, pf)

@@ -75,6 +75,8 @@ def auxiliary(s: State) -> dict[str, Bool]:
         "whole": forall(q, z3.Not(s.pf(q))),
         "left out": z3.And(
             z3.Not(s.paused()),
+            z3.Not(s.handing()),
+            s.limbo() == 0,
             forall(q, z3.And(s.st(q) != IDLING, s.lim(q) == total(q))),
             forall(q, z3.And(s.st(q) != BLOCKED, z3.Implies(inside, s.sts(q) != BLOCKED))),
         ),

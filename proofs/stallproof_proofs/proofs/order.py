@@ -118,6 +118,21 @@ def shape(s: State) -> dict[str, Bool]:
                 z3.And(m.RuleE, z3.Not(m.CountParked)),
             ),
         ),
+        "handing": z3.And(
+            z3.Implies(
+                s.handing(),
+                z3.And(
+                    s.mode() == IDLE,
+                    m.RuleE,
+                    z3.Not(m.CountParked),
+                    z3.Or(
+                        z3.And(s.limbo() == 0, s.limboc() == 0),
+                        z3.And(s.limbo() == s.limboc() + Look, s.limboc() >= 1),
+                    ),
+                ),
+            ),
+            z3.Implies(z3.Not(s.handing()), s.limbo() == 0),
+        ),
         "idle holds": forall(
             q,
             z3.Implies(
@@ -424,6 +439,23 @@ def _same_patience(s: State, a: Action) -> Action:
     return substituted(a, pat=s.pat)
 
 
+def _load_evicts_anybody(s: State, a: Action) -> Action:
+    """A load start may evict any parked holder, not only sessions that idle."""
+    parked = z3.And(is_(s, m.v0, RECEIVED, HELD, IDLING), s.own(m.v0) > 0, m.v0 != m.r0)
+    return Action(a.name, {**a.guards, "idles": parked}, a.updates, a.params)
+
+
+def _idle_is_no_victim(s: State, a: Action) -> Action:
+    """SessionEvict = never: a candidate is refused although idle sessions would cover its need."""
+    r = m.r0
+    short = z3.If(
+        can_load(s, r),
+        m.ext(r) + s.Sres() > s.free(),
+        m.remaining(s, r) > s.free() + s.Sgain(r) - s.Sidle(),
+    )
+    return Action(a.name, {**a.guards, "short": short}, a.updates, a.params)
+
+
 def _stays_blocked(s: State, a: Action) -> Action:
     return substituted(a, st=s.st)
 
@@ -488,6 +520,30 @@ TWINS = [
     Twin("Expire", "no_second_load", "Decreases", _loads_again, note="loads again after its deadline"),
     Twin("LateDone", "free", "Conservation", _quarantine_lost, note="quarantine is never released"),
     Twin("Deliver", "goes_on", "tokens"),
+    Twin("Preempt", "spared", "NothingLost", note="late tokens dropped, and a victim in flight is taken"),
+    Twin("Preempt", "spared", "spent", note="late-token-dropped: its token is computed again, for ever"),
+    Twin("SelfPreempt", "spared", "NothingLost"),
+    Twin("Spare", "in_flight", "idle call runs nothing", note="spares a victim that has nothing in flight"),
+    Twin("Spare", "not_sure", "owed", note="waits although somebody was evicted for it"),
+    Twin("Preempt", "not_sure", "raised only behind", note="preempts although an eviction would do (rule E)"),
+    Twin("SelfPreempt", "not_sure", "PreemptPaid"),
+    Twin("RunEvict", "rule_E", "owed"),
+    Twin("StartLoad", "seat", "Seated", note="loads-beyond-the-seats: a load takes a seat that nobody has"),
+    Twin("LoadEvict", "sure", "target", note="evicts a session for a load that cannot start"),
+    Twin("LoadEvict", "seat", "target"),
+    Twin("LoadEvict", "turn", "target"),
+    Twin("LoadEvict", "load", "target"),
+    Twin("LoadEvict", "any_victim", "PreemptPaid", _load_evicts_anybody, note="a load start evicts whoever is parked"),
+    Twin("Refuse", "idle", "idle call runs nothing", _idle_is_no_victim, note="sessions-hold-the-pool: who idles is never evicted"),
+    Twin("DeliverTurn", "rule_E", "Decreases", note="a session idles, and no runner may take its blocks"),
+    Twin("DeliverTurn", "seats", "idling", note="parked-sessions-beyond-the-seats: input makes it a holder"),
+    Twin("DeliverTurn", "turn", "tokens"),
+    Twin("DeliverTurn", "goes_on", "tokens"),
+    Twin("InputHere", "tokens", "parked"),
+    Twin("InputAway", "idling", "Decreases.strict"),
+    Twin("Input", "turn", "tokens", note="a turn without end"),
+    Twin("Input", "tokens", "Decreases", note="input that takes tokens away"),
+    Twin("Input", "idling", "parked", note="InputEarly: input for a session that still runs"),
     Twin("Pop", "delivered", "in flight"),
 ]
 

@@ -66,6 +66,7 @@ TWINS = [
     Twin("Admit", "not_shut", "Bypass", note="a refusal closes nothing: newcomers run"),
     Twin("StartLoad", "next", "Bypass", note="non-holders out of scheduling order"),
     Twin("Admit", "turn", "Bypass", note="non-holders out of scheduling order"),
+    Twin("LoadEvict", "not_shut", "newcomers do nothing", note="a newcomer's load evicts a session"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 

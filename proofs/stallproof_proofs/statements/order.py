@@ -45,7 +45,8 @@ def live_at_start(s: State, r: z3.ExprRef) -> Bool:
 def statements(s: State) -> dict[str, Bool]:
     """What holds in every state, inside a call too.
 
-    Conservation  free + owned + quarantined = pool; nothing is negative
+    Conservation  free + owned + quarantined (+ handed to the next turn of a session) = pool; nothing is
+                  negative
     NoLeak        a finished request owns nothing
     Seated        at most MaxSeqs requests run, the parked ones counted if they are to be
     NoInversion   no request that held no block is given any ahead of which one was refused in the call
@@ -57,7 +58,7 @@ def statements(s: State) -> dict[str, Bool]:
     behind = z3.And(z3.Or(s.given(u), s.heard(u)), order(v) < order(u), live_at_start(s, v))
     served = z3.Or(z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING)
     return {
-        "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
+        "Conservation": z3.And(s.free() >= 0, s.free() + s.limbo() + s.Sown() + s.Squar() == Blocks),
         "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
         "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
         "Seated": s.Nrun() + ite(CountParked, s.Npark(), 0) <= Seats,

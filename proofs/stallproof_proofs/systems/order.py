@@ -67,6 +67,10 @@ vocabulary = Vocabulary(
     Var("fl", (Req,), I),
     Var("quar", (Req,), I),
     Var("free", (), I),
+    # a session's blocks on their way from one turn to the next, and the tokens computed in them
+    Var("handing", (), B),
+    Var("limbo", (), I),
+    Var("limboc", (), I),
     Var("nfl", (), I),
     Var("pat", (), I),
     Var("pw", (), B),
@@ -259,8 +263,9 @@ def seats(s: State, r: Expr) -> Expr:
 
 
 def room(s: State, r: Expr) -> Expr:
-    """What is free, held by runners behind ``r``, or (rule E) by those whom it may evict."""
-    return s.free() + s.Srun(r) + ite(RuleE, s.Sgain(r), 0)
+    """What is free, on its way to the next turn of a session, held by runners behind ``r``, or (rule E) by
+    those whom it may evict."""
+    return s.free() + s.limbo() + s.Srun(r) + ite(RuleE, s.Sgain(r), 0)
 
 
 def secure(s: State, r: Expr) -> Bool:

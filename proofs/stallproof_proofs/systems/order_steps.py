@@ -328,7 +328,7 @@ def call_frame(s: State) -> list[Action]:
     return [
         Action(
             "Begin",
-            {"idle": s.mode() == IDLE, "budget": start_budget > 0},
+            {"idle": z3.And(s.mode() == IDLE, z3.Not(s.handing())), "budget": start_budget > 0},
             {
                 **const(
                     mode=HEAD,
@@ -441,7 +441,7 @@ def call_frame(s: State) -> list[Action]:
 
 
 def between_calls(s: State) -> list[Action]:
-    idle = {"between_calls": s.mode() == IDLE}
+    idle = {"between_calls": z3.And(s.mode() == IDLE, z3.Not(s.handing()))}
     last = z3.Or(s.tok(r0) + 1 >= total(r0), flag)
     turn = s.tok(r0) + 1 >= s.lim(r0)
     live = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING)}
@@ -631,6 +631,56 @@ def between_calls(s: State) -> list[Action]:
     ]
 
 
+def next_turn(s: State) -> list[Action]:
+    """``Input`` under FCFS: the next turn is an arrival, a new request that keeps the blocks.
+
+    FCFS puts it last; nothing below needs to know its place. One action in two halves, since two requests
+    change; nothing happens between them.
+    """
+    return [
+        act(
+            s,
+            "InputAway",
+            r0,
+            {
+                "between_calls": z3.And(s.mode() == IDLE, z3.Not(s.handing())),
+                "idling": s.st(r0) == IDLING,
+            },
+            {
+                **at(s, r0, st=z3.IntVal(FINISHED), own=z3.IntVal(0), comp=z3.IntVal(0)),
+                **const(limbo=s.own(r0), limboc=s.comp(r0), handing=True),
+            },
+            "Input: the turn that is over gives its blocks away",
+        ),
+        act(
+            s,
+            "InputHere",
+            r0,
+            {
+                "between_calls": s.handing(),
+                "new": s.st(r0) == NEW,
+                "tokens": s.tok(r0) > s.limboc(),
+            },
+            {
+                **at(
+                    s,
+                    r0,
+                    st=ite(s.limbo() > 0, HELD, WAITING),
+                    own=s.limbo(),
+                    comp=s.limboc(),
+                    noload=z3.BoolVal(True),
+                ),
+                **const(limbo=0, limboc=0, handing=False),
+            },
+            "Input: the turn that begins takes them",
+        ),
+    ]
+
+
+def every_action(s: State) -> list[Action]:
+    return [*actions(s), *next_turn(s)]
+
+
 def actions(s: State) -> list[Action]:
     return [*call_frame(s), *run_loop(s), *adm_loop(s), *between_calls(s)]
 
@@ -661,6 +711,8 @@ def init(s: State) -> list[Bool]:
         s.free() == Blocks,
         s.mode() == IDLE,
         s.nfl() == 0,
+        z3.Not(s.handing()),
+        s.limbo() == 0,
         z3.Not(s.hast()),
         z3.Not(s.owes()),
         s.Sown() == 0,
@@ -712,4 +764,4 @@ def facts(s: State) -> list[Bool]:
     ]
 
 
-system = System("OneOrder", vocabulary, init, actions, "counts, GateLoads", facts)
+system = System("OneOrder", vocabulary, init, every_action, "counts, GateLoads", facts)
