@@ -46,7 +46,15 @@ ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
     m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
     m.RUNLOOP: (
-        "Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Spare", "Wait", "LoopEnd", "Dispatch",
+        "Serve",
+        "Skip",
+        "RunEvict",
+        "Preempt",
+        "SelfPreempt",
+        "Spare",
+        "Wait",
+        "LoopEnd",
+        "Dispatch",
     ),
     m.ADMLOOP: ("NotYet", "StartLoad", "LoadEvict", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
@@ -321,7 +329,7 @@ class Differ:
         self.same(name, self.rel.apply(name, env), T, None)
 
     def next_turn(self, rel: Relations, base: dict[str, Any], r: int, T: State) -> None:
-        """``Input`` of ``r`` under FCFS: request N + 1 of the relations is the ``r`` of the model after it."""
+        """``Input`` of ``r`` under FCFS: request N + 1 of the relations is the ``r`` of the model then."""
         new = self.c.N + 1
         env = {
             k: {**v, new: v.get(r, 0)} if isinstance(v, dict) and k not in {t.name for t in m.SUMS} else v
@@ -355,11 +363,7 @@ class Differ:
         env = self.start(S, pf)
         for r in sorted(S.infl[0].out):
             here = {**env, "r0": r, "flag": r in E}
-            can = [
-                n
-                for n in DELIVER
-                if self.rel.enabled(n, here, self.report.decisive)
-            ]
+            can = [n for n in DELIVER if self.rel.enabled(n, here, self.report.decisive)]
             self.report.enabled += len(can)
             self.report.disabled += len(DELIVER) - len(can)
             if len(can) != 1:

@@ -191,9 +191,7 @@ def _call(s: State) -> dict[str, Bool]:
             s.owes(),
             z3.And(
                 s.hast(),
-                z3.Implies(
-                    s.mode() == RUNLOOP, z3.And(m.RuleE, m.need(s, t) <= s.free() + s.Sgain(t))
-                ),
+                z3.Implies(s.mode() == RUNLOOP, z3.And(m.RuleE, m.need(s, t) <= s.free() + s.Sgain(t))),
             ),
         ),
         "snapshot": forall(
@@ -533,8 +531,20 @@ TWINS = [
     Twin("LoadEvict", "seat", "target"),
     Twin("LoadEvict", "turn", "target"),
     Twin("LoadEvict", "load", "target"),
-    Twin("LoadEvict", "any_victim", "PreemptPaid", _load_evicts_anybody, note="a load start evicts whoever is parked"),
-    Twin("Refuse", "idle", "idle call runs nothing", _idle_is_no_victim, note="sessions-hold-the-pool: who idles is never evicted"),
+    Twin(
+        "LoadEvict",
+        "any_victim",
+        "PreemptPaid",
+        _load_evicts_anybody,
+        note="a load start evicts whoever is parked",
+    ),
+    Twin(
+        "Refuse",
+        "idle",
+        "idle call runs nothing",
+        _idle_is_no_victim,
+        note="sessions-hold-the-pool: who idles is never evicted",
+    ),
     Twin("DeliverTurn", "rule_E", "Decreases", note="a session idles, and no runner may take its blocks"),
     Twin("DeliverTurn", "seats", "idling", note="parked-sessions-beyond-the-seats: input makes it a holder"),
     Twin("DeliverTurn", "turn", "tokens"),
@@ -551,8 +561,8 @@ ASSUMPTIONS = (
     Assumption(
         "late_tokens",
         "contract",
-        "The late output of a preempted request is delivered (StaleOutput = delivered), or "
-        "requests with a step in flight are not taken as victims.",
+        "The late output of a preempted request is delivered (StaleOutput = delivered), or no request whose "
+        "late output would be dropped is taken as a victim (SpareInFlight; theory order has both).",
         ("order",),
         "gap configurations of the model",
     ),
@@ -565,18 +575,21 @@ ASSUMPTIONS = (
     Assumption(
         "order_scope",
         "scope",
-        "Not in theory order: streaming sessions, sharing (counts treat a block as one unit), dropped late "
-        "tokens, parked loads or idle sessions counted against max_num_seqs. Theory commit leaves out "
-        "grammar wait, pause and max_num_seqs, too.",
+        "Not in theory order: shared blocks (theory sharing has what they change), sessions without rule E "
+        "or where parked holders take seats (gap turns-beyond-the-seats), idle sessions that take seats "
+        "(gap sessions-take-the-seats), input for a session that still runs (gap session-in-two-queues). A "
+        "session has finitely many tokens in all; under FCFS each turn is a request of its own. Theory "
+        "starvation is about sessions that keep their place. Theory commit leaves out sessions, dropped late "
+        "tokens, grammar wait, pause and max_num_seqs.",
         ("order",),
     ),
     Assumption(
         "wider_relations",
         "model",
         "The relations allow more than the model: whether to wait while patience lasts and the first victim "
-        "are free choices, a started load may complete before its gate opens, a request may be aborted any "
-        "time. Every theorem holds for the wider behaviours; NoWedge counts a load that is not over as "
-        "pending outside.",
+        "are free choices, input may bring tokens and any next end, a started load may complete before its "
+        "gate opens, a request may be aborted any time. Every theorem holds for the wider behaviours; "
+        "NoWedge counts a load that is not over as pending outside.",
         ("order", "commit"),
         "stallproof prove --differential",
     ),
@@ -585,8 +598,8 @@ ASSUMPTIONS = (
         "glue",
         "The lexicographic order on vectors of natural numbers of a fixed finite length is well-founded. With"
         " Decreases: a closed system takes finitely many actions that change more than patience and "
-        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished "
-        "(Termination).",
+        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished, or are "
+        "sessions that idle (Termination).",
         ("order",),
     ),
     Assumption(
@@ -602,12 +615,13 @@ theory = Inductive(
     title="OneOrder: measure, wedge freedom, fairness",
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
-    "not-yet answers. Decreases: the vector of components (tokens not committed, answers and loads "
-    "left, phase, prefill left), in scheduling order, goes down lexicographically in every call that "
-    "acts and in every action between calls, or stays and steps in flight or quarantine go down. So "
-    "Termination holds with chunked prefill, and the component of a request never rises because of "
-    "requests behind it, however many arrive. NoWedge, NoInversion, Drain and PreemptPaid are what "
-    "theory starvation rests on.",
+    "not-yet answers, sessions that idle between turns and hold blocks, parked holders in the seats or not, "
+    "late tokens delivered, or dropped and their victims spared. Decreases: the vector of components "
+    "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
+    "scheduling order, goes down lexicographically in every call that acts and in every action between "
+    "calls, or stays and steps in flight or quarantine go down. So Termination holds with chunked prefill, "
+    "and the component of a request never rises because of requests behind it, however many arrive. "
+    "NoWedge, NoInversion, Drain and PreemptPaid are what theory starvation rests on.",
     system=steps.system,
     statements=stated.statements,
     auxiliary=auxiliary,

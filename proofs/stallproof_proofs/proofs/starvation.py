@@ -74,7 +74,8 @@ ASSUMPTIONS = (
     Assumption(
         "starvation_glue",
         "glue",
-        "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish. "
+        "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish, "
+        "or idle, and who idles has no work and is everybody's victim. "
         "While o is in line the set of requests that take part does not grow (Bypass), every call lowers "
         "their vector of measures or leaves it (NoStarvation.rank), and with nothing pending outside it "
         "lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient call "

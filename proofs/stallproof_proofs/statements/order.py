@@ -87,9 +87,7 @@ def consequences(s: State) -> dict[str, Bool]:
                 ),
                 z3.Exists(
                     [q],
-                    z3.And(
-                        victim(s, q, s.tgt()), z3.Implies(can_load(s, s.tgt()), s.st(q) == IDLING)
-                    ),
+                    z3.And(victim(s, q, s.tgt()), z3.Implies(can_load(s, s.tgt()), s.st(q) == IDLING)),
                 ),
             ),
         ),

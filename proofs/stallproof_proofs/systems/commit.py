@@ -34,7 +34,18 @@ from stallproof_proofs.systems.order import (
 )
 
 #: actions of theory order that have no part in theory commit; rule E (RunEvict) belongs to OneOrder
-LEFT_OUT = {"RunEvict", "Spare", "DeliverTurn", "Input", "LoadEvict", "Paused", "Pause", "Resume", "GrammarReady", "GrammarFails"}
+LEFT_OUT = {
+    "RunEvict",
+    "Spare",
+    "DeliverTurn",
+    "Input",
+    "LoadEvict",
+    "Paused",
+    "Pause",
+    "Resume",
+    "GrammarReady",
+    "GrammarFails",
+}
 
 vocabulary = Vocabulary(
     *m.vocabulary.vars.values(),
@@ -123,7 +134,9 @@ def actions(s: State) -> list[Action]:
         "SelfPreempt": _without(base["SelfPreempt"], ["next", "youngest", "not_sure", "spared"], here),
         "Wait": _without(base["Wait"], ["not_sure"]),
         "StartLoad": _without(
-            base["StartLoad"], ["next", "rule_R", "not_shut"], {"candidate": m.candidate(s, r0), "free_hands": z3.Not(s.hast())},
+            base["StartLoad"],
+            ["next", "rule_R", "not_shut"],
+            {"candidate": m.candidate(s, r0), "free_hands": z3.Not(s.hast())},
         ),
         "NotYet": _without(base["NotYet"], ["next", "not_shut"], {"candidate": m.candidate(s, r0)}),
         "Admit": _without(
@@ -164,7 +177,14 @@ def actions(s: State) -> list[Action]:
 
 def init(s: State) -> list[Bool]:
     # the sums of the measure start anywhere: finitely many requests, all of them new
-    return [*steps.init(s), forall(q, s.lim(q) == m.total(q)), s.Spark() == 0, s.S0() >= 0, s.S1() >= 0, s.S2() >= 0]
+    return [
+        *steps.init(s),
+        forall(q, s.lim(q) == m.total(q)),
+        s.Spark() == 0,
+        s.S0() >= 0,
+        s.S1() >= 0,
+        s.S2() >= 0,
+    ]
 
 
 def facts(s: State) -> list[Bool]:

@@ -250,7 +250,9 @@ IDLERS = Sum("Sidle", _idle, over=Req)  # what sessions that idle hold
 PREFILL = Sum("Spf", _pf_rem, (Req,), Req)  # what prefills up to r still need
 BEHIND = Sum("Srun", _run_own, (Req,), Req)  # what runners behind r hold
 GAIN = Sum("Sgain", _gain, (Req,), Req)  # what committing for r could free
-OLDER = Sum("Sold", _older, (Req,), Req)  # what requests ahead of r hold (idle sessions do not count) or have in quarantine
+OLDER = Sum(
+    "Sold", _older, (Req,), Req
+)  # what requests ahead of r hold (idle sessions do not count) or have in quarantine
 SUMS = (OWN, QUAR, RESERVED, RUNNERS, PARKERS, IDLERS, PREFILL, BEHIND, GAIN, OLDER)
 
 

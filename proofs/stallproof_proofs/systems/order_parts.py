@@ -107,7 +107,15 @@ def take(s: State, r: Expr, extra: Mapping[str, Any]) -> dict[str, Callable[...,
             **extra,
             pf=z3.And(z3.Not(whole), prefill),
         ),
-        **const(free=s.free() - grab, budget=s.budget() - n0, all=True, moved=True, acted=True, hast=False, owes=False),
+        **const(
+            free=s.free() - grab,
+            budget=s.budget() - n0,
+            all=True,
+            moved=True,
+            acted=True,
+            hast=False,
+            owes=False,
+        ),
         **lower(s, r),
     }
 
