@@ -41,6 +41,7 @@ CODES = {
     "blocked": m.BLOCKED,
     "idle": m.IDLING,
 }
+NAMES = {code: name for name, code in CODES.items() if name != "preempted"}
 PER_REQUEST = ("st", "own", "comp", "tok", "lim", "ph", "pf", "noload", "ny", "fl", "quar")
 ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
@@ -249,12 +250,20 @@ class Differ:
         evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict", "LoadEvict")]
         if evict:
             here = evict[0][1]
-            now = S._replace(comp=tuple(here["comp"].values()), own=tuple(here["own"].values()))
+            now = S._replace(
+                comp=tuple(here["comp"].values()),
+                own=tuple(here["own"].values()),
+                st=tuple(NAMES[x] for x in here["st"].values()),
+            )
+            may = set(sched.CommitVictims(self.c, now, here["r0"], evict[0][0] == "LoadEvict"))
+            if {e["v0"] for _, e in evict} != may:
+                return []
             picked = sched.PickVictim(self.c, now, [e["v0"] for _, e in evict])
             return [o for o in evict if o[1]["v0"] == picked]
-        for first in ("Spare", "Wait"):  # the relations may be patient first, or preempt at once
-            if first in names:
-                return [(n, e) for n, e in options if n == first]
+        if "Spare" in names:  # the relations may be patient first
+            options = [(n, e) for n, e in options if n != "Wait"]
+        elif "Wait" in names:  # or preempt at once
+            options = [(n, e) for n, e in options if n == "Wait"]
         # a call may be over for every candidate at once
         return options[:1] if names == {"Dispatch"} else options
 
@@ -452,6 +461,10 @@ def run(
         idle = [x for x in sample if "idle" in x[0].st]
         idle += [x for x in idle if x[0].free <= 1 and {"waiting", "running", "held"} & set(x[0].st)] * 2
         picked += rng.sample(idle, min(12, len(idle)))
+        loads = [
+            x for x in idle if any(x[0].free < at(c.Ext, r) and sched.CanLoad(c, x[0], r) for r in x[0].wq)
+        ]
+        picked += rng.sample(loads, min(6, len(loads)))
         short = [x for x in sample if len(x[0].run) > 1 and x[0].free == 0]
         picked += rng.sample(short, min(8, len(short)))
         picked += rng.sample(tight, min(8, len(tight))) + rng.sample(many, min(8, len(many)))
