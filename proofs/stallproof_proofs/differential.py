@@ -6,7 +6,7 @@ guards of *all* micro-steps are evaluated for all requests (both polarities), an
 after the choices that the relations leave open on purpose are made as the model makes them:
 
 * which answer the connector gives, and which victim a commit takes first,
-* whether patience, while it lasts, waits (the theorems hold for every choice),
+* whether patience, while it lasts, waits, and for which steps (the theorems hold for every choice),
 * when a started load completes (the relations have no gate: they allow it earlier).
 
 The state after the path must be the state after the model's call. Sums are compared with the sums themselves.
@@ -262,8 +262,8 @@ class Differ:
             return [o for o in evict if o[1]["v0"] == picked]
         if "Spare" in names:  # the relations may be patient first
             options = [(n, e) for n, e in options if n != "Wait"]
-        elif "Wait" in names:  # or preempt at once
-            options = [(n, e) for n, e in options if n == "Wait"]
+        elif "Wait" in names:  # or preempt at once, and wait for steps that yield no token
+            options = [(n, e) for n, e in options if (n == "Wait") == sched.CanFree(S)]
         # a call may be over for every candidate at once
         return options[:1] if names == {"Dispatch"} else options
 

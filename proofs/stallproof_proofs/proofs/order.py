@@ -586,8 +586,8 @@ ASSUMPTIONS = (
     Assumption(
         "wider_relations",
         "model",
-        "The relations allow more than the model: whether to wait while patience lasts and the first victim "
-        "are free choices, input may bring tokens and any next end, a started load may complete before its "
+        "The relations allow more than the model: whether to wait while patience lasts, and for which step in "
+        "flight, and the first victim are free choices, input may bring tokens and any next end, a started load may complete before its "
         "gate opens, a request may be aborted any time. Every theorem holds for the wider behaviours; "
         "NoWedge counts a load that is not over as pending outside.",
         ("order", "commit"),

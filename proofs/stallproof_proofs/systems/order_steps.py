@@ -165,7 +165,8 @@ def run_loop(s: State) -> list[Action]:
                 "free_hands": z3.Not(s.hast()),
                 "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
-                "in_flight": z3.Exists([q], s.phs(q) > 0),  # CanFree: not the step being built
+                # CanFree asks for one that yields a token; any step in flight (not the one being built) will do
+                "in_flight": s.nfls() > 0,
             },
             {**const(mode=CLOSED, patient=True), **mark(s, "refused", r0)},
             (r0,),
