@@ -139,6 +139,7 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "MaxSeqs": c.MaxSeqs,
         "RunEvict": c.RunEvict,
         "CountParked": c.CountParked,
+        "DeferralDeadline": False,
         "Dropped": c.StaleOutput == "dropped",
         "SpareInFlight": c.SpareInFlight,
         "Grammar": {r: r in c.Grammar for r in reqs},

@@ -18,7 +18,8 @@ from stallproof_proofs.walk import Run, Walker
 #: constants of a run, unless it says otherwise
 CONSTANTS: dict[str, Any] = {
     "B": 3, "Look": 0, "ChunkCap": 99, "P": 0, "MaxSeqs": 99, "Budget": 99,
-    "RunEvict": True, "CountParked": False, "Dropped": False, "SpareInFlight": False,
+    "RunEvict": True, "CountParked": False, "DeferralDeadline": False,
+    "Dropped": False, "SpareInFlight": False,
     # per request: tokens at first, at the end, that can be loaded, failures of loads, end of the first turn
     "prompt": (1,), "Total": (2,), "Ext": (0,), "fails": (), "lim": (),
 }  # fmt: skip

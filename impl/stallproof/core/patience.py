@@ -2,9 +2,9 @@
 
 Spec: ``P``; a waiting refusal schedules nothing for the request and closes the call's admissions.
 
-The spec's ``CanFree`` counts only steps that yield a token: a step of prompt chunks alone ends no request, so
-waiting for it frees nothing. ``working`` may count more steps than that: every theorem of the proofs holds for
-a wait for any step in flight, and the price of counting too many is at most ``P`` processed steps of delay.
+The spec's ``CanFree`` counts only steps that yield a token: a step of prompt chunks alone ends no
+request, so waiting for it frees nothing. ``working`` may count more steps than that: every theorem of the
+proofs holds for a wait for any step in flight, and the price is at most ``P`` processed steps of delay.
 """
 
 from __future__ import annotations

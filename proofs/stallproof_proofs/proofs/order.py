@@ -331,6 +331,7 @@ def _doors(s: State) -> dict[str, Bool]:
                     z3.Not(same(component(s, q), at_start(s, q))),
                     s.phs(q) > 0,
                     s.sts(q) == LOADING,
+                    s.heard(q),
                     s.refused(q),
                     z3.And(s.hasc(), order(s.cw()) < order(q)),
                 ),
@@ -454,6 +455,10 @@ def _idle_is_no_victim(s: State, a: Action) -> Action:
     return Action(a.name, {**a.guards, "short": short}, a.updates, a.params)
 
 
+def _asks_again(s: State, a: Action) -> Action:
+    return substituted(a, noload=s.noload)
+
+
 def _stays_blocked(s: State, a: Action) -> Action:
     return substituted(a, st=s.st)
 
@@ -550,6 +555,9 @@ TWINS = [
     Twin("DeliverTurn", "turn", "tokens"),
     Twin("DeliverTurn", "goes_on", "tokens"),
     Twin("InputHere", "tokens", "parked"),
+    Twin("GiveUp", "decides", "Decreases.strict", _asks_again, note="a deadline that decides nothing"),
+    Twin("GiveUp", "waits", "parked", note="decides while the load runs"),
+    Twin("GiveUp", "asks", "Decreases.strict"),
     Twin("InputAway", "idling", "Decreases.strict"),
     Twin("Input", "turn", "tokens", note="a turn without end"),
     Twin("Input", "tokens", "Decreases", note="input that takes tokens away"),
@@ -569,7 +577,8 @@ ASSUMPTIONS = (
     Assumption(
         "finite_answers",
         "contract",
-        "A connector says not yet, and fails a load, finitely often per request (deadlines make it so).",
+        "A connector fails a load finitely often per request, and says not yet finitely often, or until "
+        "the request's deferral deadline (action GiveUp) comes.",
         ("order",),
     ),
     Assumption(
@@ -586,10 +595,10 @@ ASSUMPTIONS = (
     Assumption(
         "wider_relations",
         "model",
-        "The relations allow more than the model: whether to wait while patience lasts, and for which step in "
-        "flight, and the first victim are free choices, input may bring tokens and any next end, a started load may complete before its "
-        "gate opens, a request may be aborted any time. Every theorem holds for the wider behaviours; "
-        "NoWedge counts a load that is not over as pending outside.",
+        "The relations allow more than the model: whether to wait while patience lasts, for which step in "
+        "flight, and the first victim are free choices, input may bring tokens and any next end, a started "
+        "load may complete before its gate opens, a request may be aborted any time. Every theorem holds for "
+        "the wider behaviours; NoWedge counts a load that is not over as pending outside.",
         ("order", "commit"),
         "stallproof prove --differential",
     ),
@@ -615,7 +624,8 @@ theory = Inductive(
     title="OneOrder: measure, wedge freedom, fairness",
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
-    "not-yet answers, sessions that idle between turns and hold blocks, parked holders in the seats or not, "
+    "not-yet answers (bounded, or until a deferral deadline), sessions that idle between turns and hold "
+    "blocks, parked holders in the seats or not, "
     "late tokens delivered, or dropped and their victims spared. Decreases: the vector of components "
     "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
     "scheduling order, goes down lexicographically in every call that acts and in every action between "

@@ -53,10 +53,13 @@ def statements(s: State) -> dict[str, Bool]:
     Patience      between 0 and P processed steps were waited for; with Patience.steps below: at most P steps
                   are processed between two calls of which the first waits and the last preempts
     Drain         a non-holder is served, or its connector asked, only if every request ahead of it was
-                  served too, waits for its own load, or waits for its own late token
+                  served too, waits for its own load, waits for its own late token, or its connector said
+                  not yet
     """
     behind = z3.And(z3.Or(s.given(u), s.heard(u)), order(v) < order(u), live_at_start(s, v))
-    served = z3.Or(z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING)
+    served = z3.Or(
+        z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING, s.heard(v)
+    )
     return {
         "Conservation": z3.And(s.free() >= 0, s.free() + s.limbo() + s.Sown() + s.Squar() == Blocks),
         "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),

@@ -49,6 +49,7 @@ IDLE, HEAD, RUNLOOP, ADMLOOP, CLOSED = range(5)
 # seat), Dropped (StaleOutput: the late token of who is preempted is lost), SpareInFlight.
 Blocks, Look, Cap, Patience, Seats = z3.Ints("B Look ChunkCap P MaxSeqs")
 RuleE, CountParked, Dropped, Spares = z3.Bools("RunEvict CountParked Dropped SpareInFlight")
+Deferral = z3.Bool("DeferralDeadline")  # "not yet" is said without end, and bounded by a deadline
 order = z3.Function("ord", Req, I)
 total = z3.Function("Total", Req, I)
 ext = z3.Function("Ext", Req, I)

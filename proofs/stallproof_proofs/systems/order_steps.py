@@ -6,7 +6,7 @@ from functools import partial
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, State, System, forall, ite, zmin
+from stallproof_proofs.logic import Action, Bool, State, System, forall, ite, zmax, zmin
 from stallproof_proofs.sums import below, members, positive
 from stallproof_proofs.systems.order import (
     ADMLOOP,
@@ -37,6 +37,7 @@ from stallproof_proofs.systems.order import (
     Blocks,
     Cap,
     CountParked,
+    Deferral,
     Dropped,
     Look,
     Patience,
@@ -165,7 +166,7 @@ def run_loop(s: State) -> list[Action]:
                 "free_hands": z3.Not(s.hast()),
                 "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
-                # CanFree asks for one that yields a token; any step in flight (not the one being built) will do
+                # CanFree asks for one that yields a token; any one will do, but for the one being built
                 "in_flight": s.nfls() > 0,
             },
             {**const(mode=CLOSED, patient=True), **mark(s, "refused", r0)},
@@ -207,13 +208,13 @@ def adm_loop(s: State) -> list[Action]:
             s,
             "NotYet",
             r0,
-            {**scan, **loads, "answers_left": s.ny(r0) > 0},
+            {**scan, **loads, "answers_left": z3.Or(s.ny(r0) > 0, Deferral)},
             {
-                **at(s, r0, ny=s.ny(r0) - 1),
+                **at(s, r0, ny=zmax(s.ny(r0) - 1, 0)),
                 **seen,
                 **mark(s, "heard", r0),
-                **const(moved=True, asked=True),
-                **lower(s, r0),
+                **const(moved=z3.Or(s.moved(), s.ny(r0) > 0), asked=True),
+                **{n: partial(unless, s.ny(r0) > 0, x, getattr(s, n)) for n, x in lower(s, r0).items()},
             },
             "AdmLoop: the connector says not yet",
         ),
@@ -564,6 +565,19 @@ def between_calls(s: State) -> list[Action]:
                 noload=z3.BoolVal(True),
             ),
             "Expire: of a request that was aborted under its load",
+        ),
+        act(
+            s,
+            "GiveUp",
+            r0,
+            {
+                **idle,
+                "waits": s.st(r0) == WAITING,
+                "deadline": Deferral,
+                "asks": z3.Not(s.noload(r0)),
+            },
+            at(s, r0, noload=z3.BoolVal(True)),
+            "DeferralDeadline: its connector is asked no more",
         ),
         act(
             s,
