@@ -6,7 +6,7 @@ guards of *all* micro-steps are evaluated for all requests (both polarities), an
 after the choices that the relations leave open on purpose are made as the model makes them:
 
 * which answer the connector gives, and which victim a commit takes first,
-* whether patience, while it lasts, waits (the theorems hold for every choice), whether rule E is used,
+* whether patience, while it lasts, waits, and for which steps (the theorems hold for every choice),
 * when a started load completes (the relations have no gate: they allow it earlier).
 
 The state after the path must be the state after the model's call. Sums are compared with the sums themselves.
@@ -39,17 +39,30 @@ CODES = {
     "running": m.RUNNING,
     "new": m.NEW,
     "blocked": m.BLOCKED,
+    "idle": m.IDLING,
 }
-PER_REQUEST = ("st", "own", "comp", "tok", "ph", "pf", "noload", "ny", "fl", "quar")
+NAMES = {code: name for name, code in CODES.items() if name != "preempted"}
+PER_REQUEST = ("st", "own", "comp", "tok", "lim", "ph", "pf", "noload", "ny", "fl", "quar")
 ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
     m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
-    m.RUNLOOP: ("Serve", "Skip", "RunEvict", "Preempt", "SelfPreempt", "Wait", "LoopEnd", "Dispatch"),
-    m.ADMLOOP: ("NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
+    m.RUNLOOP: (
+        "Serve",
+        "Skip",
+        "RunEvict",
+        "Preempt",
+        "SelfPreempt",
+        "Spare",
+        "Wait",
+        "LoopEnd",
+        "Dispatch",
+    ),
+    m.ADMLOOP: ("NotYet", "StartLoad", "LoadEvict", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
     m.CLOSED: ("Dispatch",),
 }
 #: actions between calls that have the same name in the model
-BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive")
+DELIVER = ("Deliver", "DeliverTurn", "DeliverLast", "DeliverLate")
+BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive", "Input")
 
 
 @dataclass
@@ -83,7 +96,7 @@ class Relations:
         self.requests = range(1, n + 1)
         self.evaluate = Evaluator({"Request": self.requests})
         change = mutate or (lambda a: a)
-        self.actions = {a.name: change(a) for a in steps.actions(self.s)}
+        self.actions = {a.name: change(a) for a in steps.every_action(self.s)}
         self.terms: dict[str, dict[str, tuple[Any, Any]]] = {}
         q = m.q
         for name, a in self.actions.items():
@@ -124,6 +137,11 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "ChunkCap": c.ChunkCap,
         "P": c.P,
         "MaxSeqs": c.MaxSeqs,
+        "RunEvict": c.RunEvict,
+        "CountParked": c.CountParked,
+        "DeferralDeadline": False,
+        "Dropped": c.StaleOutput == "dropped",
+        "SpareInFlight": c.SpareInFlight,
         "Grammar": {r: r in c.Grammar for r in reqs},
         "paused": S.paused,
         "pz": S.pz,
@@ -131,11 +149,15 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "Budget": c.Budget,
         "flag": False,
         "n0": 0,
+        "n1": 0,
+        "limbo": 0,
+        "limboc": 0,
         "r0": 1,
         "v0": 1,
         "ord": {r: S.ord.index(r) for r in reqs},
         "Total": {r: at(c.Total, r) for r in reqs},
         "Ext": {r: at(c.Ext, r) for r in reqs},
+        "lim": {r: sched.Limit(c, S, r) for r in reqs},
         "st": {r: CODES[at(S.st, r)] for r in reqs},
         "ph": {r: sched.Placeholders(S, r) for r in reqs},
         "pf": {r: pf[r - 1] for r in reqs},
@@ -155,7 +177,7 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
     }
     for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
         env[name] = {r: at(getattr(S, name), r) for r in reqs}
-    for name in ("cut", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
+    for name in ("cut", "handing", "owes", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
         env[name] = False
     for name in ("seen", "refused", "given", "heard"):
         env[name] = dict.fromkeys(reqs, False)
@@ -171,6 +193,8 @@ class Differ:
         self, c: Constants, report: Report, mutate: Callable[[Action], Action] | None = None
     ) -> None:
         self.c, self.report, self.rel = c, report, Relations(c.N, mutate)
+        # one request more: under FCFS the next turn of a session is a new one
+        self.more = Relations(c.N + 1, mutate) if c.Fcfs and c.Sessions else None
         s, ev = self.rel.s, self.rel.evaluate
         self.sums = [
             (t.name, bool(t.index), ev.compile(t.term(s, m.q, *([m.u] if t.index else [])))) for t in m.SUMS
@@ -200,7 +224,7 @@ class Differ:
             params = {p.decl().name() for p in self.rel.actions[name].params if hasattr(p, "decl")}
             for r in self.rel.requests if "r0" in params or "v0" in params else (1,):
                 for v in self.rel.requests if "v0" in params else (1,):
-                    here = {**env, "r0": r, "v0": v, "flag": not self.c.Reload}
+                    here = {**env, "r0": r, "v0": v, "flag": not self.c.Reload, "n1": at(self.c.Total, r)}
                     rest = env["tok"][r] + env["ph"][r] - env["comp"][r]
                     right = min(rest, env["budget"], self.c.ChunkCap)
                     for n in (right, right - 1, right + 1) if "n0" in params else (0,):
@@ -224,16 +248,25 @@ class Differ:
         if "NotYet" in names:
             r = next(e["r0"] for n, e in options if n == "NotYet")
             options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
-        evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict")]
-        if evict and (evict[0][0] == "AdmEvict" or self.c.RunEvict):
+        evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict", "LoadEvict")]
+        if evict:
             here = evict[0][1]
-            now = S._replace(comp=tuple(here["comp"].values()), own=tuple(here["own"].values()))
+            now = S._replace(
+                comp=tuple(here["comp"].values()),
+                own=tuple(here["own"].values()),
+                st=tuple(NAMES[x] for x in here["st"].values()),
+            )
+            may = set(sched.CommitVictims(self.c, now, here["r0"], evict[0][0] == "LoadEvict"))
+            if {e["v0"] for _, e in evict} != may:
+                return []
             picked = sched.PickVictim(self.c, now, [e["v0"] for _, e in evict])
             return [o for o in evict if o[1]["v0"] == picked]
-        options = [(n, e) for n, e in options if n not in ("RunEvict", "AdmEvict")]
-        if "Wait" in names:  # the relations may preempt at once
-            options = [(n, e) for n, e in options if n == "Wait"]
-        return options
+        if "Spare" in names:  # the relations may be patient first
+            options = [(n, e) for n, e in options if n != "Wait"]
+        elif "Wait" in names:  # or preempt at once, and wait for steps that yield no token
+            options = [(n, e) for n, e in options if (n == "Wait") == sched.CanFree(S)]
+        # a call may be over for every candidate at once
+        return options[:1] if names == {"Dispatch"} else options
 
     def call(self, S: State, pf: Sequence[bool], NY: Sequence[int]) -> None:
         env = self.start(S, pf)
@@ -266,8 +299,12 @@ class Differ:
             for r in self.rel.requests:
                 self.rel.enabled(name, {**base, "r0": r}, self.report.decisive)
         for r in self.rel.requests:
-            env = {**base, "r0": r, "flag": False}
+            env = {**base, "r0": r, "flag": False, "n1": at(self.c.Total, r)}
             for action in BETWEEN:
+                if action == "Input":
+                    self.rel.enabled("Input", {**env, "n0": -1}, self.report.decisive)
+                    if self.more is not None:
+                        continue
                 model = list(getattr(sched, action)(self.c, S, r))
                 zombie = action == "Expire" and at(S.st, r) == "zombie"
                 name = "ExpireZombie" if zombie else action
@@ -286,6 +323,9 @@ class Differ:
                     self.step(name, env, T)
                 else:
                     self.report.differ(f"{name}({r}) is not enabled in {S}")
+            if self.more is not None:
+                for T in sched.Input(self.c, S, r):
+                    self.next_turn(self.more, base, r, T)
             for T in sched.Abort(self.c, S, r):
                 name = "AbortLoading" if at(T.st, r) == "zombie" else "Abort"
                 if self.rel.enabled(name, env, self.report.decisive):
@@ -298,17 +338,44 @@ class Differ:
         self.report.by_action[name] += 1
         self.same(name, self.rel.apply(name, env), T, None)
 
+    def next_turn(self, rel: Relations, base: dict[str, Any], r: int, T: State) -> None:
+        """``Input`` of ``r`` under FCFS: request N + 1 of the relations is the ``r`` of the model then."""
+        new = self.c.N + 1
+        env = {
+            k: {**v, new: v.get(r, 0)} if isinstance(v, dict) and k not in {t.name for t in m.SUMS} else v
+            for k, v in base.items()
+        }
+        for name, value in (("st", m.NEW), ("own", 0), ("comp", 0), ("quar", 0), ("ord", new)):
+            env[name][new] = value
+        env["lim"][new] = env["Total"][new]
+        for t in m.SUMS:  # what a request that is new adds to each sum is nothing
+            if t.index:
+                env[t.name] = {**base[t.name], new: 0}
+        for name, actor in (("InputAway", r), ("InputHere", new)):
+            here = {**env, "r0": actor}
+            if not rel.enabled(name, here, self.report.decisive):
+                self.report.differ(f"{name}({actor}) is not enabled before {T}")
+                return
+            env = rel.apply(name, here)
+            self.report.micro += 1
+            self.report.by_action[name] += 1
+        self.report.transitions += 1
+        want = environment(self.c, T, [env["pf"][q] for q in self.rel.requests])
+        # a load that the turn before left in quarantine stays with it
+        got = {v: {**env[v], r: env[v][r if v == "quar" else new]} for v in PER_REQUEST}
+        wrong = [v for v in PER_REQUEST if {q: got[v][q] for q in self.rel.requests} != want[v]]
+        wrong += [v for v in ENGINE if env[v] != want[v]]
+        wrong += [t.name for t in m.SUMS if not t.index and env[t.name] != self.totals(want)[t.name]]
+        if env["st"][r] != m.FINISHED or env["own"][r] or env["handing"] or wrong:
+            self.report.differ(f"Input({r}), the next turn a new request: {wrong} in {T}")
+
     def process(self, S: State, pf: Sequence[bool], E: Sequence[int], T: State) -> None:
         env = self.start(S, pf)
         for r in sorted(S.infl[0].out):
             here = {**env, "r0": r, "flag": r in E}
-            can = [
-                n
-                for n in ("Deliver", "DeliverLast", "DeliverLate")
-                if self.rel.enabled(n, here, self.report.decisive)
-            ]
+            can = [n for n in DELIVER if self.rel.enabled(n, here, self.report.decisive)]
             self.report.enabled += len(can)
-            self.report.disabled += 3 - len(can)
+            self.report.disabled += len(DELIVER) - len(can)
             if len(can) != 1:
                 self.report.differ(f"delivery to {r}: enabled {can} in {S}")
                 return
@@ -360,6 +427,17 @@ def ghosts(c: Constants, limit: int) -> Iterator[tuple[State, tuple[bool, ...]]]
                 todo.append(after)
 
 
+#: what a configuration is given; the rest of it is random
+_BARE = {"Fcfs": False, "Aborts": False, "Pauses": 0, "Grammar": [], "MaxSeqs": 99}
+FOCUS: tuple[dict[str, Any], ...] = (
+    {"Fcfs": True},
+    {"Fcfs": False},
+    {**_BARE, "StaleOutput": "dropped", "SpareInFlight": True, "D": 3, "Sessions": []},
+    {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False},
+    {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False, "Fcfs": True},
+)
+
+
 def run(
     seed: int = 0,
     transitions: int = 2000,
@@ -373,13 +451,23 @@ def run(
     """
     rng, report = random.Random(seed), Report()
     while report.transitions < transitions and (stop_at is None or report.found < stop_at):
-        c = random_constants(rng, Fcfs=rng.random() < 0.5)
+        c = random_constants(rng, **rng.choice(FOCUS))
         sample = list(ghosts(c, 600))
         differ = Differ(c, report, mutate)
         # at random; where blocks are short: refusals, evictions, preemptions; where several compete
         picked = rng.sample(sample, min(8, len(sample)))
         tight = [x for x in sample if x[0].run and x[0].wq and x[0].free <= 1]
         many = [x for x in sample if len(x[0].run) > 1 or "held" in x[0].st or "received" in x[0].st]
+        # a session idles; so much so where somebody is short
+        idle = [x for x in sample if "idle" in x[0].st]
+        idle += [x for x in idle if x[0].free <= 1 and {"waiting", "running", "held"} & set(x[0].st)] * 2
+        picked += rng.sample(idle, min(12, len(idle)))
+        loads = [
+            x for x in idle if any(x[0].free < at(c.Ext, r) and sched.CanLoad(c, x[0], r) for r in x[0].wq)
+        ]
+        picked += rng.sample(loads, min(6, len(loads)))
+        short = [x for x in sample if len(x[0].run) > 1 and x[0].free == 0]
+        picked += rng.sample(short, min(8, len(short)))
         picked += rng.sample(tight, min(8, len(tight))) + rng.sample(many, min(8, len(many)))
         for S, pf in picked:
             differ.compare(S, pf)

@@ -25,6 +25,7 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
     "NoInversion": (("NoInversion",), ""),
     "NoWedge": (("NoWedge",), ""),
     "LoopRank": (("RunLoop", "AdmLoop", "Patience"), "iterations"),
+    "No late token lost (SpareInFlight)": (("NothingLost",), ""),
     "Termination": (("Decreases", "NoWedge"), "lexicographic"),
     "NoStarvation, with patience": (
         (
@@ -73,7 +74,7 @@ def glance(results: Sequence[Result]) -> list[str]:
 def _conjunct(name: str) -> str:
     """``theory/action/conjunct`` -> conjunct; a lemma's name for a list of lemmas."""
     parts = name.split("/")
-    return parts[1] if parts[0] in ("sums", "loops") else parts[-1]
+    return parts[1] if parts[0] in ("sums", "loops", "sharing") else parts[-1]
 
 
 def code_lines(path: Path) -> int:
@@ -142,7 +143,7 @@ def _theory(th: Theory, results: Sequence[Result]) -> list[str]:
         ]
         for r in twins:
             name = r.name.removeprefix(th.name + "/")
-            run = f" {runs[name]} |" if runs else ""
+            run = f" {runs.get(name, '')} |" if runs else ""
             out.append(f"| `{name}` | {'yes' if r.ok else r.status} | {notes[r.name]} |{run}")
         out.append("")
     spare = unneeded_guards(th, mine)
@@ -152,14 +153,19 @@ def _theory(th: Theory, results: Sequence[Result]) -> list[str]:
 
 
 def _runs(th: Theory) -> dict[str, str]:
-    """Twins of a block theory -> the broken promise and the actions of a run that breaks it."""
-    from stallproof_proofs import walk
+    """Twins with a script -> the broken promise and the actions of a run that breaks it."""
+    from stallproof_proofs import walk, walk_counts
 
-    if not isinstance(th, Inductive) or th.name not in walk.SCRIPTS:
+    if not isinstance(th, Inductive) or th.name not in {**walk.SCRIPTS, **walk_counts.SCRIPTS}:
         return {}
     out = {}
     for t in th.twins:
-        run = walk.find(th, t)
+        if th.name in walk.SCRIPTS:
+            run = walk.find(th, t)
+        elif walk_counts.script_of(th, t):
+            run = walk_counts.find(th, t)
+        else:
+            continue
         text = f"{run.broken[0]}: {' '.join(run.steps)}" if run else "none found"
         out[f"{t.action}-{t.guard}/{t.conjunct}"] = text
     return out

@@ -22,13 +22,14 @@ Component = tuple[int, int, int, int]
 PHASE = {
     "finished": 0,
     "zombie": 1,
-    "held": 3,
-    "received": 4,
-    "loading": 5,
-    "waiting": 6,
-    "preempted": 6,
-    "blocked": 8,
-    "new": 9,
+    "idle": 2,
+    "held": 4,
+    "received": 5,
+    "loading": 6,
+    "waiting": 7,
+    "preempted": 7,
+    "blocked": 9,
+    "new": 10,
 }
 
 #: rule -> switches without it, and more switches that the failure needs
@@ -37,7 +38,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     "full fit": {"FullFit": False},
     "victims behind their target": {"LatYounger": False},
     "running list in scheduling order": {"RunOrder": "append"},
-    "late tokens delivered": {"StaleOutput": "dropped"},
+    "late tokens delivered, or victims in flight spared": {"StaleOutput": "dropped", "SpareInFlight": False},
 }
 
 
@@ -46,16 +47,19 @@ def component(c: Constants, S: State, pf: Ghost, r: int) -> Component:
     st = at(S.st, r)
     over = st in ("finished", "zombie")
     left = 0 if over else at(c.Total, r) - at(S.tok, r) - sched.Placeholders(S, r)
-    tries = 0 if over else at(S.ny, r) + at(S.fl, r) + (not at(S.noload, r))
+    later = at(c.Total, r) - sched.Limit(c, S, r)
+    tries = 0 if over else at(S.ny, r) + at(S.fl, r) + (not at(S.noload, r)) + later
     if st != "running":
         return left, tries, PHASE[st], 0
     if not pf[r - 1]:
-        return left, tries, 7, 0
+        return left, tries, 8, 0
     upto = [q for q in S.run if not sched.Before(S, r, q)]
     behind = [q for q in S.run if sched.Before(S, r, q)]
     wanted = sum(sched.Remaining(c, S, q) for q in upto if pf[q - 1])
     room = S.free + sum(at(S.own, q) for q in behind)
-    return left, tries, 2 if wanted <= room else 7, at(S.tok, r) - at(S.comp, r)
+    if c.RunEvict:
+        room += sum(at(S.own, q) for q in sched.Victims(c, S, r))
+    return left, tries, 3 if wanted <= room else 7, at(S.tok, r) - at(S.comp, r)
 
 
 def vector(c: Constants, S: State, pf: Ghost) -> tuple[Any, ...]:
@@ -135,20 +139,20 @@ def preemption_bounds(requests: Sequence[tuple[int, int, int]]) -> list[int]:
     ``order``: the oldest is preempted only after it has committed a token since its admission (PreemptPaid).
     A preemption of any other changes its component, so its own goes down or, in the same call, one ahead
     does (Decreases). Between two descents ahead of it a component is a falling tuple of naturals whose
-    phase is at most 9 and whose prefill is at most ``total``; tokens and tries are never raised.
+    phase is at most 10 and whose prefill is at most ``total``; tokens and tries are never raised.
     """
     bounds: list[int] = []
     ahead = 0  # descents of all components ahead
     for prompt, total, tries in requests:
         spent = (total - prompt) + tries
-        own = spent + (spent + ahead + 1) * 10 * (total + 1)
+        own = spent + (spent + ahead + 1) * 11 * (total + 1)
         bounds.append(total - prompt if not bounds else own + ahead)
         ahead += own
     return bounds
 
 
 def random_constants(rng: random.Random, **given: Any) -> Constants:
-    """A configuration in the scope of theory ``order``; with requests that arrive late, PRIORITY."""
+    """A configuration in the scope of theory ``order``; with late requests or sessions, PRIORITY."""
     n = rng.randint(2, 3)
     b = rng.randint(3, 6)
     prompt = [rng.randint(1, min(3, b - 1)) for _ in range(n)]
@@ -176,7 +180,13 @@ def random_constants(rng: random.Random, **given: Any) -> Constants:
         "GrammarFails": rng.choice(["no", "wakes"]),
         "Pauses": 1 if rng.random() < 0.2 else 0,
         "MaxSeqs": rng.choice([1, 2, 99]),
+        "CountParked": rng.random() < 0.3,
     }
+    if rng.random() < 0.3:
+        values |= {"StaleOutput": "dropped", "SpareInFlight": True}
+    if rng.random() < 0.4 and not given.get("Fcfs"):
+        sessions = [r for r in range(1, n + 1) if rng.random() < 0.6]
+        values |= {"Sessions": sessions, "RunEvict": True, "CountParked": False}
     return constants(**{**values, **given})
 
 

@@ -15,6 +15,7 @@ def theories() -> list[Theory]:
         order,
         refcount,
         save_restore,
+        sharing,
         starvation,
         sums,
     )
@@ -28,6 +29,7 @@ def theories() -> list[Theory]:
         commit.theory,
         order.theory,
         starvation.theory,
+        sharing.theory,
         save_restore.theory,
     ]
 

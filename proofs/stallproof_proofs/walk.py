@@ -9,6 +9,7 @@ is searched for.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,13 @@ class Run:
 class Walker:
     """The system of a theory with one thing taken away, executable."""
 
-    def __init__(self, theory: Inductive, twin: Twin | None = None) -> None:
-        self.universe = {n: range(size) for n, size in SIZES.items()}
+    def __init__(
+        self,
+        theory: Inductive,
+        twin: Twin | None = None,
+        universe: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.universe = dict(universe or {n: range(size) for n, size in SIZES.items()})
         self.ev = Evaluator(self.universe)
         self.vars = theory.system.vocabulary.vars
         s = theory.system.vocabulary.state()

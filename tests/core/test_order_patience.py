@@ -44,6 +44,14 @@ def test_patience_of_zero_never_waits() -> None:
     assert not Patience(0).wait(0, 5)
 
 
+def test_a_step_that_ends_no_request_is_not_waited_for() -> None:
+    """Spec ``CanFree``: with a step of prompt chunks alone in flight, an exact count is 0."""
+    assert not Patience(1).wait(0, 0)
+    counts_chunks_too = Patience(1)
+    assert counts_chunks_too.wait(0, 1)
+    assert not counts_chunks_too.wait(1, 1), "an upper bound costs at most P processed steps"
+
+
 @given(st.lists(st.tuples(st.sampled_from(["begin", "end", "ask"]), st.sampled_from("abc"), st.floats(0, 5))))
 def test_deadlines_against_a_plain_dictionary(moves: list[tuple[str, str, float]]) -> None:
     limit, now = 3.0, 0.0

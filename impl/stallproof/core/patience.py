@@ -1,6 +1,10 @@
 """Patience: wait for steps in flight before a preemption, at most P processed steps, only while it can help.
 
 Spec: ``P``; a waiting refusal schedules nothing for the request and closes the call's admissions.
+
+The spec's ``CanFree`` counts only steps that yield a token: a step of prompt chunks alone ends no
+request, so waiting for it frees nothing. ``working`` may count more steps than that: every theorem of the
+proofs holds for a wait for any step in flight, and the price is at most ``P`` processed steps of delay.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ class Patience:
     def wait(self, processed: int, working: int) -> bool:
         """Whether the refused request waits now, instead of preempting.
 
-        ``processed``: newest processed step. ``working``: unprocessed steps with tokens, the only ones that
-        can still free a block.
+        ``processed``: newest processed step. ``working``: unprocessed steps that can still end a request; an
+        upper bound will do, such as those with tokens.
         """
         if self.limit <= 0 or working <= 0:
             return False

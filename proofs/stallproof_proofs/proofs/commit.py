@@ -19,6 +19,7 @@ from stallproof_proofs.systems.order import (
     HEAD,
     HELD,
     IDLE,
+    IDLING,
     LOADING,
     RECEIVED,
     RUNLOOP,
@@ -33,6 +34,7 @@ from stallproof_proofs.systems.order import (
     q,
     remaining,
     same,
+    total,
 )
 from stallproof_proofs.theory import Inductive, Twin
 
@@ -73,6 +75,9 @@ def auxiliary(s: State) -> dict[str, Bool]:
         "whole": forall(q, z3.Not(s.pf(q))),
         "left out": z3.And(
             z3.Not(s.paused()),
+            z3.Not(s.handing()),
+            s.limbo() == 0,
+            forall(q, z3.And(s.st(q) != IDLING, s.lim(q) == total(q))),
             forall(q, z3.And(s.st(q) != BLOCKED, z3.Implies(inside, s.sts(q) != BLOCKED))),
         ),
         "quiet ends nobody": forall(

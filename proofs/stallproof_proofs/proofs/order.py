@@ -17,6 +17,7 @@ from stallproof_proofs.systems.order import (
     HEAD,
     HELD,
     IDLE,
+    IDLING,
     LOADING,
     NEW,
     RECEIVED,
@@ -55,7 +56,7 @@ def shape(s: State) -> dict[str, Bool]:
             q,
             z3.And(
                 s.st(q) >= 0,
-                s.st(q) <= BLOCKED,
+                s.st(q) <= IDLING,
                 s.comp(q) >= 0,
                 s.ph(q) >= 0,
                 s.ny(q) >= 0,
@@ -85,9 +86,11 @@ def shape(s: State) -> dict[str, Bool]:
             z3.And(
                 z3.Implies(
                     z3.Or(live, is_(s, q, NEW, BLOCKED)),
-                    z3.And(s.tok(q) < total(q), m.goal(s, q) <= total(q)),
+                    z3.And(s.tok(q) < s.lim(q), m.goal(s, q) <= s.lim(q)),
                 ),
-                z3.Implies(is_(s, q, NEW, BLOCKED), s.ph(q) == 0),
+                s.lim(q) <= total(q),
+                z3.Implies(is_(s, q, NEW, BLOCKED, IDLING), s.ph(q) == 0),
+                z3.Implies(s.st(q) == IDLING, z3.And(s.tok(q) == s.lim(q), s.lim(q) < total(q))),
             ),
         ),
         "waiting owns nothing": forall(
@@ -98,12 +101,45 @@ def shape(s: State) -> dict[str, Bool]:
             z3.Implies(
                 is_(s, q, LOADING, RECEIVED, HELD),
                 z3.And(
-                    s.own(q) == m.ext(q),
-                    m.ext(q) > 0,
+                    s.own(q) > 0,
                     s.ph(q) == 0,
-                    s.comp(q) <= m.ext(q),
+                    s.comp(q) <= s.tok(q),
                     z3.Implies(s.st(q) == LOADING, z3.Not(s.noload(q))),
+                    z3.Implies(is_(s, q, LOADING, RECEIVED), s.own(q) == s.comp(q)),
+                    s.own(q) <= s.comp(q) + Look + 1,
                     z3.Implies(s.st(q) == HELD, s.comp(q) < s.tok(q)),
+                ),
+            ),
+        ),
+        "idling": forall(
+            q,
+            z3.Implies(
+                s.st(q) == IDLING,
+                z3.And(m.RuleE, z3.Not(m.CountParked)),
+            ),
+        ),
+        "handing": z3.And(
+            z3.Implies(
+                s.handing(),
+                z3.And(
+                    s.mode() == IDLE,
+                    m.RuleE,
+                    z3.Not(m.CountParked),
+                    z3.Or(
+                        z3.And(s.limbo() == 0, s.limboc() == 0),
+                        z3.And(s.limbo() == s.limboc() + Look, s.limboc() >= 1),
+                    ),
+                ),
+            ),
+            z3.Implies(z3.Not(s.handing()), s.limbo() == 0),
+        ),
+        "idle holds": forall(
+            q,
+            z3.Implies(
+                s.st(q) == IDLING,
+                z3.Or(
+                    z3.And(s.own(q) == 0, s.comp(q) == 0),
+                    z3.And(s.own(q) == s.comp(q) + Look, s.comp(q) == s.tok(q) - 1, s.comp(q) >= 1),
                 ),
             ),
         ),
@@ -113,13 +149,13 @@ def shape(s: State) -> dict[str, Bool]:
                 run,
                 z3.And(
                     s.comp(q) >= 1,
-                    s.own(q) >= s.comp(q) + Look,
+                    s.own(q) == s.comp(q) + Look,
                     z3.Or(s.pf(q), s.comp(q) == m.goal(s, q) - 1),
                 ),
             ),
         ),
         "prefill": forall(q, z3.Implies(s.pf(q), z3.And(run, s.ph(q) == 0, s.comp(q) < s.tok(q)))),
-        "room": forall(q, z3.Implies(s.pf(q), m.remaining(s, q) <= s.free() + s.Srun(q) + s.Sold(q))),
+        "room": forall(q, z3.Implies(s.pf(q), m.remaining(s, q) <= m.room(s, q) + s.Sold(q))),
         "paused call": z3.Implies(s.paused(), is_in(s, IDLE, HEAD, CLOSED)),
         "mode": z3.And(s.mode() >= IDLE, s.mode() <= CLOSED),
     }
@@ -136,15 +172,26 @@ def _call(s: State) -> dict[str, Bool]:
                 z3.And(
                     s.mode() == ADMLOOP,
                     s.budget() > 0,
-                    s.Nrun() < m.Seats,
+                    m.seats(s, t) < m.Seats,
                     is_(s, t, WAITING, HELD),
                     z3.Not(s.seen(t)),
                     s.ph(t) == 0,
-                    z3.Not(can_load(s, t)),
                     z3.Not(m.shut(s, t)),
-                    m.remaining(s, t) <= s.free() + s.Sgain(t),
+                    z3.If(
+                        can_load(s, t),
+                        m.ext(t) + s.Sres() <= s.free() + s.Sidle(),
+                        m.remaining(s, t) <= s.free() + s.Sgain(t),
+                    ),
                     m.next_candidate(s, t),
                 ),
+            ),
+        ),
+        # an eviction was sure, so its target needs no other victims
+        "owed": z3.Implies(
+            s.owes(),
+            z3.And(
+                s.hast(),
+                z3.Implies(s.mode() == RUNLOOP, z3.And(m.RuleE, m.need(s, t) <= s.free() + s.Sgain(t))),
             ),
         ),
         "snapshot": forall(
@@ -155,15 +202,8 @@ def _call(s: State) -> dict[str, Bool]:
                     s.owns(q) >= 0,
                     s.phs(q) >= 0,
                     s.phs(q) <= s.nfls(),
-                    (s.sts(q) == WAITING) == (s.c3s(q) == 6),
-                    (s.sts(q) == LOADING) == (s.c3s(q) == 5),
-                    (s.sts(q) == RECEIVED) == (s.c3s(q) == 4),
-                    (s.sts(q) == HELD) == (s.c3s(q) == 3),
-                    (s.sts(q) == RUNNING) == z3.Or(s.c3s(q) == 2, s.c3s(q) == 7),
-                    (s.sts(q) == FINISHED) == (s.c3s(q) == 0),
-                    (s.sts(q) == ZOMBIE) == (s.c3s(q) == 1),
-                    (s.sts(q) == BLOCKED) == (s.c3s(q) == 8),
-                    (s.sts(q) == NEW) == (s.c3s(q) == 9),
+                    *((s.sts(q) == x) == (s.c3s(q) == rank) for x, rank in m.PHASES.items()),
+                    (s.sts(q) == RUNNING) == z3.Or(s.c3s(q) == 3, s.c3s(q) == 8),
                 ),
             ),
         ),
@@ -222,18 +262,18 @@ def _call(s: State) -> dict[str, Bool]:
             v,
             z3.Implies(
                 z3.And(inside, less(at_start(s, v), component(s, v))),
-                z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.hast(), order(t) < order(v))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) < order(v)), z3.And(s.owes(), order(t) < order(v))),
             ),
         ),
         "cut": z3.Implies(
             z3.And(inside, s.cut()), z3.And(s.st(s.cutw()) == FINISHED, s.sts(s.cutw()) == WAITING)
         ),
-        "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.hast())),
+        "moved": z3.Implies(z3.And(inside, z3.Or(s.moved(), s.all())), z3.Or(s.hasd(), s.owes())),
         "visited prefills lowered": forall(
             q,
             z3.Implies(
                 z3.And(s.pf(q), z3.Or(s.mode() == ADMLOOP, z3.And(s.mode() == RUNLOOP, order(q) < s.ptr()))),
-                z3.Or(z3.And(s.hasd(), order(s.dw()) <= order(q)), z3.And(s.hast(), order(t) < order(q))),
+                z3.Or(z3.And(s.hasd(), order(s.dw()) <= order(q)), z3.And(s.owes(), order(t) < order(q))),
             ),
         ),
     }
@@ -291,6 +331,7 @@ def _doors(s: State) -> dict[str, Bool]:
                     z3.Not(same(component(s, q), at_start(s, q))),
                     s.phs(q) > 0,
                     s.sts(q) == LOADING,
+                    s.heard(q),
                     s.refused(q),
                     z3.And(s.hasc(), order(s.cw()) < order(q)),
                 ),
@@ -397,6 +438,27 @@ def _same_patience(s: State, a: Action) -> Action:
     return substituted(a, pat=s.pat)
 
 
+def _load_evicts_anybody(s: State, a: Action) -> Action:
+    """A load start may evict any parked holder, not only sessions that idle."""
+    parked = z3.And(is_(s, m.v0, RECEIVED, HELD, IDLING), s.own(m.v0) > 0, m.v0 != m.r0)
+    return Action(a.name, {**a.guards, "idles": parked}, a.updates, a.params)
+
+
+def _idle_is_no_victim(s: State, a: Action) -> Action:
+    """SessionEvict = never: a candidate is refused although idle sessions would cover its need."""
+    r = m.r0
+    short = z3.If(
+        can_load(s, r),
+        m.ext(r) + s.Sres() > s.free(),
+        m.remaining(s, r) > s.free() + s.Sgain(r) - s.Sidle(),
+    )
+    return Action(a.name, {**a.guards, "short": short}, a.updates, a.params)
+
+
+def _asks_again(s: State, a: Action) -> Action:
+    return substituted(a, noload=s.noload)
+
+
 def _stays_blocked(s: State, a: Action) -> Action:
     return substituted(a, st=s.st)
 
@@ -461,6 +523,45 @@ TWINS = [
     Twin("Expire", "no_second_load", "Decreases", _loads_again, note="loads again after its deadline"),
     Twin("LateDone", "free", "Conservation", _quarantine_lost, note="quarantine is never released"),
     Twin("Deliver", "goes_on", "tokens"),
+    Twin("Preempt", "spared", "NothingLost", note="late tokens dropped, and a victim in flight is taken"),
+    Twin("Preempt", "spared", "spent", note="late-token-dropped: its token is computed again, for ever"),
+    Twin("SelfPreempt", "spared", "NothingLost"),
+    Twin("Spare", "in_flight", "idle call runs nothing", note="spares a victim that has nothing in flight"),
+    Twin("Spare", "not_sure", "owed", note="waits although somebody was evicted for it"),
+    Twin("Preempt", "not_sure", "raised only behind", note="preempts although an eviction would do (rule E)"),
+    Twin("SelfPreempt", "not_sure", "PreemptPaid"),
+    Twin("RunEvict", "rule_E", "owed"),
+    Twin("StartLoad", "seat", "Seated", note="loads-beyond-the-seats: a load takes a seat that nobody has"),
+    Twin("LoadEvict", "sure", "target", note="evicts a session for a load that cannot start"),
+    Twin("LoadEvict", "seat", "target"),
+    Twin("LoadEvict", "turn", "target"),
+    Twin("LoadEvict", "load", "target"),
+    Twin(
+        "LoadEvict",
+        "any_victim",
+        "PreemptPaid",
+        _load_evicts_anybody,
+        note="a load start evicts whoever is parked",
+    ),
+    Twin(
+        "Refuse",
+        "idle",
+        "idle call runs nothing",
+        _idle_is_no_victim,
+        note="sessions-hold-the-pool: who idles is never evicted",
+    ),
+    Twin("DeliverTurn", "rule_E", "Decreases", note="a session idles, and no runner may take its blocks"),
+    Twin("DeliverTurn", "seats", "idling", note="parked-sessions-beyond-the-seats: input makes it a holder"),
+    Twin("DeliverTurn", "turn", "tokens"),
+    Twin("DeliverTurn", "goes_on", "tokens"),
+    Twin("InputHere", "tokens", "parked"),
+    Twin("GiveUp", "decides", "Decreases.strict", _asks_again, note="a deadline that decides nothing"),
+    Twin("GiveUp", "waits", "parked", note="decides while the load runs"),
+    Twin("GiveUp", "asks", "Decreases.strict"),
+    Twin("InputAway", "idling", "Decreases.strict"),
+    Twin("Input", "turn", "tokens", note="a turn without end"),
+    Twin("Input", "tokens", "Decreases", note="input that takes tokens away"),
+    Twin("Input", "idling", "parked", note="InputEarly: input for a session that still runs"),
     Twin("Pop", "delivered", "in flight"),
 ]
 
@@ -468,32 +569,36 @@ ASSUMPTIONS = (
     Assumption(
         "late_tokens",
         "contract",
-        "The late output of a preempted request is delivered (StaleOutput = delivered), or "
-        "requests with a step in flight are not taken as victims.",
+        "The late output of a preempted request is delivered (StaleOutput = delivered), or no request whose "
+        "late output would be dropped is taken as a victim (SpareInFlight; theory order has both).",
         ("order",),
         "gap configurations of the model",
     ),
     Assumption(
         "finite_answers",
         "contract",
-        "A connector says not yet, and fails a load, finitely often per request (deadlines make it so).",
+        "A connector fails a load finitely often per request, and says not yet finitely often, or until "
+        "the request's deferral deadline (action GiveUp) comes.",
         ("order",),
     ),
     Assumption(
         "order_scope",
         "scope",
-        "Not in theory order: streaming sessions, sharing (counts treat a block as one unit), dropped late "
-        "tokens, parked loads or idle sessions counted against max_num_seqs. Theory commit leaves out "
-        "grammar wait, pause and max_num_seqs, too.",
+        "Not in theory order: shared blocks (theory sharing has what they change), sessions without rule E "
+        "or where parked holders take seats (gap turns-beyond-the-seats), idle sessions that take seats "
+        "(gap sessions-take-the-seats), input for a session that still runs (gap session-in-two-queues). A "
+        "session has finitely many tokens in all; under FCFS each turn is a request of its own. Theory "
+        "starvation is about sessions that keep their place. Theory commit leaves out sessions, dropped late "
+        "tokens, grammar wait, pause and max_num_seqs.",
         ("order",),
     ),
     Assumption(
         "wider_relations",
         "model",
-        "The relations allow more than the model: whether to wait while patience lasts and the first victim "
-        "are free choices, a started load may complete before its gate opens, a request may be aborted any "
-        "time. Every theorem holds for the wider behaviours; NoWedge counts a load that is not over as "
-        "pending outside.",
+        "The relations allow more than the model: whether to wait while patience lasts, for which step in "
+        "flight, and the first victim are free choices, input may bring tokens and any next end, a started "
+        "load may complete before its gate opens, a request may be aborted any time. Every theorem holds for "
+        "the wider behaviours; NoWedge counts a load that is not over as pending outside.",
         ("order", "commit"),
         "stallproof prove --differential",
     ),
@@ -502,8 +607,8 @@ ASSUMPTIONS = (
         "glue",
         "The lexicographic order on vectors of natural numbers of a fixed finite length is well-founded. With"
         " Decreases: a closed system takes finitely many actions that change more than patience and "
-        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished "
-        "(Termination).",
+        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished, or are "
+        "sessions that idle (Termination).",
         ("order",),
     ),
     Assumption(
@@ -519,12 +624,14 @@ theory = Inductive(
     title="OneOrder: measure, wedge freedom, fairness",
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
-    "not-yet answers. Decreases: the vector of components (tokens not committed, answers and loads "
-    "left, phase, prefill left), in scheduling order, goes down lexicographically in every call that "
-    "acts and in every action between calls, or stays and steps in flight or quarantine go down. So "
-    "Termination holds with chunked prefill, and the component of a request never rises because of "
-    "requests behind it, however many arrive. NoWedge, NoInversion, Drain and PreemptPaid are what "
-    "theory starvation rests on.",
+    "not-yet answers (bounded, or until a deferral deadline), sessions that idle between turns and hold "
+    "blocks, parked holders in the seats or not, "
+    "late tokens delivered, or dropped and their victims spared. Decreases: the vector of components "
+    "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
+    "scheduling order, goes down lexicographically in every call that acts and in every action between "
+    "calls, or stays and steps in flight or quarantine go down. So Termination holds with chunked prefill, "
+    "and the component of a request never rises because of requests behind it, however many arrive. "
+    "NoWedge, NoInversion, Drain and PreemptPaid are what theory starvation rests on.",
     system=steps.system,
     statements=stated.statements,
     auxiliary=auxiliary,

@@ -66,6 +66,7 @@ TWINS = [
     Twin("Admit", "not_shut", "Bypass", note="a refusal closes nothing: newcomers run"),
     Twin("StartLoad", "next", "Bypass", note="non-holders out of scheduling order"),
     Twin("Admit", "turn", "Bypass", note="non-holders out of scheduling order"),
+    Twin("LoadEvict", "not_shut", "newcomers do nothing", note="a newcomer's load evicts a session"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -73,7 +74,8 @@ ASSUMPTIONS = (
     Assumption(
         "starvation_glue",
         "glue",
-        "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish. "
+        "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish, "
+        "or idle, and who idles has no work and is everybody's victim. "
         "While o is in line the set of requests that take part does not grow (Bypass), every call lowers "
         "their vector of measures or leaves it (NoStarvation.rank), and with nothing pending outside it "
         "lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient call "

@@ -13,9 +13,11 @@ QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Patience"}
 
 
 def statements(s: State) -> dict[str, Bool]:
+    """Natural: M0, M1 and M2 are natural numbers, so they cannot go down for ever."""
     return {
         "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
         "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
+        "Natural": z3.And(*(x >= 0 for x in measure(s))),
     }
 
 

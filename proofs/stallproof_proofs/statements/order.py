@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, State, forall
+from stallproof_proofs.logic import Action, Bool, State, forall, ite
 from stallproof_proofs.systems.order import (
     ADMLOOP,
     BLOCKED,
     FINISHED,
     HELD,
     IDLE,
+    IDLING,
     LOADING,
     RECEIVED,
     RUNNING,
     WAITING,
     ZOMBIE,
     Blocks,
+    CountParked,
+    Dropped,
     Patience,
     Seats,
     at_start,
+    can_load,
     component,
+    ext,
     less,
     order,
     q,
@@ -40,22 +45,26 @@ def live_at_start(s: State, r: z3.ExprRef) -> Bool:
 def statements(s: State) -> dict[str, Bool]:
     """What holds in every state, inside a call too.
 
-    Conservation  free + owned + quarantined = pool; nothing is negative
+    Conservation  free + owned + quarantined (+ handed to the next turn of a session) = pool; nothing is
+                  negative
     NoLeak        a finished request owns nothing
-    Seated        at most MaxSeqs requests run
+    Seated        at most MaxSeqs requests run, the parked ones counted if they are to be
     NoInversion   no request that held no block is given any ahead of which one was refused in the call
     Patience      between 0 and P processed steps were waited for; with Patience.steps below: at most P steps
                   are processed between two calls of which the first waits and the last preempts
     Drain         a non-holder is served, or its connector asked, only if every request ahead of it was
-                  served too, waits for its own load, or waits for its own late token
+                  served too, waits for its own load, waits for its own late token, or its connector said
+                  not yet
     """
     behind = z3.And(z3.Or(s.given(u), s.heard(u)), order(v) < order(u), live_at_start(s, v))
-    served = z3.Or(z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING)
+    served = z3.Or(
+        z3.Not(same(component(s, v), at_start(s, v))), s.phs(v) > 0, s.sts(v) == LOADING, s.heard(v)
+    )
     return {
-        "Conservation": z3.And(s.free() >= 0, s.free() + s.Sown() + s.Squar() == Blocks),
+        "Conservation": z3.And(s.free() >= 0, s.free() + s.limbo() + s.Sown() + s.Squar() == Blocks),
         "Conservation.own": forall(q, z3.And(s.own(q) >= 0, s.quar(q) >= 0)),
         "NoLeak": forall(q, z3.Implies(s.st(q) == FINISHED, s.own(q) == 0)),
-        "Seated": s.Nrun() <= Seats,
+        "Seated": s.Nrun() + ite(CountParked, s.Npark(), 0) <= Seats,
         "NoInversion": forall(
             u, v, z3.Implies(z3.And(s.mode() != IDLE, s.given(u), s.refused(v)), order(u) < order(v))
         ),
@@ -72,8 +81,18 @@ def consequences(s: State) -> dict[str, Bool]:
     """
     return {
         "EvictCoupled.go": z3.Implies(
-            z3.And(s.hast(), s.mode() == ADMLOOP),
-            z3.Or(remaining(s, s.tgt()) <= s.free(), z3.Exists([q], victim(s, q, s.tgt()))),
+            z3.And(s.owes(), s.mode() == ADMLOOP),
+            z3.Or(
+                z3.If(
+                    can_load(s, s.tgt()),
+                    ext(s.tgt()) + s.Sres() <= s.free(),
+                    remaining(s, s.tgt()) <= s.free(),
+                ),
+                z3.Exists(
+                    [q],
+                    z3.And(victim(s, q, s.tgt()), z3.Implies(can_load(s, s.tgt()), s.st(q) == IDLING)),
+                ),
+            ),
         ),
     }
 
@@ -103,7 +122,9 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
                   to reject requests without blocks), or a connector said not yet
     EvictCoupled  a call does not end while a target of an eviction is not running
     PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
-                  ahead of it has blocks (held or in quarantine)
+                  ahead of it has blocks (held or in quarantine) and does not idle; any other victim is behind
+                  its target, or idles
+    NothingLost   nobody is preempted while a late token of it would be dropped
     """
     out: dict[str, Bool] = {}
     if a.name == "Dispatch":
@@ -118,7 +139,7 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
         out["Decreases"] = lexicographic(s, t, from_start=True)
         out["Decreases.strict"] = z3.Implies(z3.Or(s.moved(), s.all(), s.cut()), changed)
         out["NoWedge"] = z3.Implies(z3.And(nothing_outside, unfinished), s.acted())
-        out["EvictCoupled"] = z3.Not(s.hast())
+        out["EvictCoupled"] = z3.Not(s.owes())
         out["Patience.steps"] = z3.And(t.pw() == s.patient(), z3.Or(s.patient(), t.pat() == 0))
     elif "between_calls" in a.guards:
         out["Decreases"] = lexicographic(s, t, from_start=False)
@@ -130,8 +151,12 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
         out["Patience.steps"] = z3.Implies(z3.And(s.pw(), s.pat() < Patience), t.pat() == s.pat() + 1)
     if a.name == "SelfPreempt":
         out["PreemptPaid"] = z3.Implies(s.pf(r0), s.Sold(r0) > 0)
-    if a.name in ("Preempt", "RunEvict", "AdmEvict"):
-        out["PreemptPaid"] = order(t.tgt()) < order(a.params[1])
+    if a.name in ("Preempt", "SelfPreempt"):
+        w = a.params[-1]
+        out["NothingLost"] = z3.Implies(Dropped, s.ph(w) == 0)
+    if a.name in ("Preempt", "RunEvict", "AdmEvict", "LoadEvict"):
+        w = a.params[1]
+        out["PreemptPaid"] = z3.Or(order(t.tgt()) < order(w), s.st(w) == IDLING)
     if a.name == "Admit":
         out["FullFit"] = remaining(t, r0) <= t.free()
     return out

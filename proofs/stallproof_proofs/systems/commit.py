@@ -3,7 +3,8 @@
 The micro-steps are those of :mod:`stallproof_proofs.systems.order_steps` with guards taken away (scheduling
 order, door, rule R, victims behind their target) and one put in: a request is scheduled with all its known
 tokens or not at all, so every scheduled request commits a token. Pause, grammar wait and max_num_seqs are
-left to theory order: here nothing pauses, no request waits for a grammar, and there is always a seat.
+left to theory order: here nothing pauses, no request waits for a grammar, there is always a seat, and late
+tokens are delivered.
 """
 
 from __future__ import annotations
@@ -33,7 +34,18 @@ from stallproof_proofs.systems.order import (
 )
 
 #: actions of theory order that have no part in theory commit; rule E (RunEvict) belongs to OneOrder
-LEFT_OUT = {"RunEvict", "Paused", "Pause", "Resume", "GrammarReady", "GrammarFails"}
+LEFT_OUT = {
+    "RunEvict",
+    "Spare",
+    "DeliverTurn",
+    "Input",
+    "LoadEvict",
+    "Paused",
+    "Pause",
+    "Resume",
+    "GrammarReady",
+    "GrammarFails",
+}
 
 vocabulary = Vocabulary(
     *m.vocabulary.vars.values(),
@@ -114,10 +126,17 @@ def actions(s: State) -> list[Action]:
         # a closed system: a rejection counts, whatever the request held
         "Reject": replace(base["Reject"], updates={**base["Reject"].updates, "moved": _true, "acted": _true}),
         "Dispatch": replace(base["Dispatch"], guards={**base["Dispatch"].guards, "over": _over(s)}),
-        "Preempt": _without(base["Preempt"], ["next", "youngest"], {**here, "victim": s.st(v0) == RUNNING}),
-        "SelfPreempt": _without(base["SelfPreempt"], ["next", "youngest"], here),
+        "Preempt": _without(
+            base["Preempt"],
+            ["next", "youngest", "not_sure", "spared"],
+            {**here, "victim": s.st(v0) == RUNNING},
+        ),
+        "SelfPreempt": _without(base["SelfPreempt"], ["next", "youngest", "not_sure", "spared"], here),
+        "Wait": _without(base["Wait"], ["not_sure"]),
         "StartLoad": _without(
-            base["StartLoad"], ["next", "rule_R", "not_shut"], {"candidate": m.candidate(s, r0)}
+            base["StartLoad"],
+            ["next", "rule_R", "not_shut"],
+            {"candidate": m.candidate(s, r0), "free_hands": z3.Not(s.hast())},
         ),
         "NotYet": _without(base["NotYet"], ["next", "not_shut"], {"candidate": m.candidate(s, r0)}),
         "Admit": _without(
@@ -158,12 +177,20 @@ def actions(s: State) -> list[Action]:
 
 def init(s: State) -> list[Bool]:
     # the sums of the measure start anywhere: finitely many requests, all of them new
-    return [*steps.init(s), s.Spark() == 0, s.S0() >= 0, s.S1() >= 0, s.S2() >= 0]
+    return [
+        *steps.init(s),
+        forall(q, s.lim(q) == m.total(q)),
+        s.Spark() == 0,
+        s.S0() >= 0,
+        s.S1() >= 0,
+        s.S2() >= 0,
+    ]
 
 
 def facts(s: State) -> list[Bool]:
     return [
         *steps.constants(),
+        z3.Not(m.Dropped),
         *(members(s, t, q) for t in SUMS),
         positive(s, m.OWN, q),
         positive(s, PARKED, q),

@@ -10,7 +10,8 @@ Counts: a block is a unit. ``ph`` counts steps in flight that will yield a token
 steps in flight. A request is never reused: an arrival is a new one, so ``ord`` is fixed.
 
 Ghosts, which no guard of an engine reads: ``pf`` (running, no token committed since its admission),
-``moved`` and ``acted``, ``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
+``moved`` and ``acted``, ``owes`` (somebody was evicted for a target that is not served yet),
+``cut`` (a request without blocks was rejected; that helps nobody else), ``given``
 and ``heard`` (non-holders served or asked in the call), ``dw``/``hasd`` (a request whose measure has gone
 down in the call), the state at the beginning of the call (``c1s`` to ``c4s``, ``owns``, ``sts``, ``nfls``,
 and ``phs``, which ``Wait`` reads: steps in flight then, not the one being built).
@@ -38,14 +39,17 @@ from stallproof_proofs.sums import Sum
 Req = z3.DeclareSort("Request")
 B, I = z3.BoolSort(), z3.IntSort()  # noqa: E741 - the sort of integers
 
-#: st: names of spec/Sched.tla; preempted is waiting
-FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW, BLOCKED = range(9)
+#: st: names of spec/Sched.tla; preempted is waiting; a session between two turns idles
+FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW, BLOCKED, IDLING = range(10)
 #: mode: where in the call
 IDLE, HEAD, RUNLOOP, ADMLOOP, CLOSED = range(5)
 
 # Constants of the model: B, Look, ChunkCap, P, MaxSeqs; per request: position in the scheduling order, Total,
-# Ext, Grammar (waits for a grammar first).
+# Ext, Grammar (waits for a grammar first). Switches: RunEvict (rule E), CountParked (a parked holder takes a
+# seat), Dropped (StaleOutput: the late token of who is preempted is lost), SpareInFlight.
 Blocks, Look, Cap, Patience, Seats = z3.Ints("B Look ChunkCap P MaxSeqs")
+RuleE, CountParked, Dropped, Spares = z3.Bools("RunEvict CountParked Dropped SpareInFlight")
+Deferral = z3.Bool("DeferralDeadline")  # "not yet" is said without end, and bounded by a deadline
 order = z3.Function("ord", Req, I)
 total = z3.Function("Total", Req, I)
 ext = z3.Function("Ext", Req, I)
@@ -56,6 +60,7 @@ vocabulary = Vocabulary(
     Var("own", (Req,), I),
     Var("comp", (Req,), I),
     Var("tok", (Req,), I),
+    Var("lim", (Req,), I),
     Var("ph", (Req,), I),
     Var("pf", (Req,), B),
     Var("noload", (Req,), B),
@@ -63,6 +68,10 @@ vocabulary = Vocabulary(
     Var("fl", (Req,), I),
     Var("quar", (Req,), I),
     Var("free", (), I),
+    # a session's blocks on their way from one turn to the next, and the tokens computed in them
+    Var("handing", (), B),
+    Var("limbo", (), I),
+    Var("limboc", (), I),
     Var("nfl", (), I),
     Var("pat", (), I),
     Var("pw", (), B),
@@ -74,6 +83,7 @@ vocabulary = Vocabulary(
     Var("budget", (), I),
     Var("hast", (), B),
     Var("tgt", (), Req),
+    Var("owes", (), B),
     Var("all", (), B),
     Var("seen", (Req,), B),
     Var("refused", (Req,), B),
@@ -104,6 +114,8 @@ vocabulary = Vocabulary(
     Var("Squar", (), I),
     Var("Sres", (), I),
     Var("Nrun", (), I),
+    Var("Npark", (), I),
+    Var("Sidle", (), I),
     Var("Spf", (Req,), I),
     Var("Srun", (Req,), I),
     Var("Sgain", (Req,), I),
@@ -113,6 +125,7 @@ vocabulary = Vocabulary(
 q, u, v = z3.Consts("q u v", Req)
 r0, v0 = z3.Consts("r0 v0", Req)
 n0 = z3.Int("n0")  # tokens given to r0 in this micro-step
+n1 = z3.Int("n1")  # where the next turn of a session ends
 flag = z3.Bool("flag")
 start_budget = z3.Int("Budget")
 
@@ -149,8 +162,9 @@ def fits(s: State, n: Expr) -> Bool:
 
 
 def victim(s: State, w: Expr, r: Expr) -> Bool:
-    """``Victims``: parked holders behind ``r`` in scheduling order."""
-    return z3.And(is_(s, w, RECEIVED, HELD), s.own(w) > 0, order(w) > order(r))
+    """``Victims``: parked holders behind ``r`` in scheduling order, and every session that idles."""
+    behind = z3.And(is_(s, w, RECEIVED, HELD), order(w) > order(r))
+    return z3.And(s.own(w) > 0, z3.Or(behind, s.st(w) == IDLING))
 
 
 def can_load(s: State, r: Expr) -> Bool:
@@ -216,50 +230,71 @@ def _seat(s: State, w: Expr) -> Expr:
     return ite(s.st(w) == RUNNING, 1, 0)
 
 
+def _parked(s: State, w: Expr) -> Expr:
+    return ite(is_(s, w, LOADING, RECEIVED, HELD), 1, 0)
+
+
+def _idle(s: State, w: Expr) -> Expr:
+    return ite(s.st(w) == IDLING, s.own(w), 0)
+
+
 def _older(s: State, w: Expr, r: Expr) -> Expr:
-    return ite(order(w) < order(r), s.own(w) + s.quar(w), 0)
+    return ite(order(w) < order(r), ite(s.st(w) == IDLING, 0, s.own(w)) + s.quar(w), 0)
 
 
 OWN = Sum("Sown", lambda s, w: s.own(w), over=Req)
 QUAR = Sum("Squar", lambda s, w: s.quar(w), over=Req)
 RESERVED = Sum("Sres", _reserved, over=Req)  # RunReserved
 RUNNERS = Sum("Nrun", _seat, over=Req)  # Seats: how many run
+PARKERS = Sum("Npark", _parked, over=Req)  # Seats: how many are parked
+IDLERS = Sum("Sidle", _idle, over=Req)  # what sessions that idle hold
 PREFILL = Sum("Spf", _pf_rem, (Req,), Req)  # what prefills up to r still need
 BEHIND = Sum("Srun", _run_own, (Req,), Req)  # what runners behind r hold
 GAIN = Sum("Sgain", _gain, (Req,), Req)  # what committing for r could free
-OLDER = Sum("Sold", _older, (Req,), Req)  # what requests ahead of r hold or have in quarantine
-SUMS = (OWN, QUAR, RESERVED, RUNNERS, PREFILL, BEHIND, GAIN, OLDER)
+OLDER = Sum(
+    "Sold", _older, (Req,), Req
+)  # what requests ahead of r hold (idle sessions do not count) or have in quarantine
+SUMS = (OWN, QUAR, RESERVED, RUNNERS, PARKERS, IDLERS, PREFILL, BEHIND, GAIN, OLDER)
+
+
+def seats(s: State, r: Expr) -> Expr:
+    """``Seats``: how many are taken by others, before ``r`` is admitted."""
+    return s.Nrun() + ite(CountParked, s.Npark() - _parked(s, r), 0)
 
 
 # ------------------------------------------------------------------ the measure of one request
 
 
+def room(s: State, r: Expr) -> Expr:
+    """What is free, on its way to the next turn of a session, held by runners behind ``r``, or (rule E) by
+    those whom it may evict."""
+    return s.free() + s.limbo() + s.Srun(r) + ite(RuleE, s.Sgain(r), 0)
+
+
 def secure(s: State, r: Expr) -> Bool:
-    """All prefills up to ``r`` fit into what is free or held by runners behind ``r``."""
-    return s.Spf(r) <= s.free() + s.Srun(r)
+    """All prefills up to ``r`` fit into what it has room for."""
+    return s.Spf(r) <= room(s, r)
+
+
+#: phase of a request that does not run
+PHASES = {
+    FINISHED: 0, ZOMBIE: 1, IDLING: 2, HELD: 4, RECEIVED: 5, LOADING: 6, WAITING: 7, BLOCKED: 9, NEW: 10,
+}  # fmt: skip
 
 
 def component(s: State, r: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-    """The measure of ``r``, compared lexicographically: tokens not committed, answers and loads left, phase,
-    prefill left.
+    """The measure of ``r``, compared lexicographically: tokens not committed, answers and loads left (and
+    tokens of later turns), phase, prefill left.
 
-    Phase: 0 finished, 1 zombie, 2 running a prefill for which there is room (``secure``), 3 held, 4 received,
-    5 loading, 6 waiting, 7 running otherwise, 8 waiting for a grammar, 9 not arrived.
+    Phase: 0 finished, 1 zombie, 2 idling between turns, 3 running a prefill for which there is room
+    (``secure``), 4 held, 5 received, 6 loading, 7 waiting, 8 running otherwise, 9 waiting for a grammar, 10
+    not arrived.
     """
     over = is_(s, r, FINISHED, ZOMBIE)
     left = ite(over, 0, total(r) - goal(s, r))
-    tries = ite(over, 0, s.ny(r) + s.fl(r) + ite(s.noload(r), 0, 1))
-    phase: Any = ite(z3.And(s.pf(r), secure(s, r)), 2, 7)
-    for code, rank in (
-        (FINISHED, 0),
-        (ZOMBIE, 1),
-        (HELD, 3),
-        (RECEIVED, 4),
-        (LOADING, 5),
-        (WAITING, 6),
-        (BLOCKED, 8),
-        (NEW, 9),
-    ):
+    tries = ite(over, 0, s.ny(r) + s.fl(r) + ite(s.noload(r), 0, 1) + total(r) - s.lim(r))
+    phase: Any = ite(z3.And(s.pf(r), secure(s, r)), 3, 8)
+    for code, rank in PHASES.items():
         phase = ite(s.st(r) == code, rank, phase)
     return left, tries, phase, ite(z3.And(s.st(r) == RUNNING, s.pf(r)), s.tok(r) - s.comp(r), 0)
 

@@ -11,8 +11,10 @@ import z3
 from stallproof_proofs.logic import Action, Bool, Expr, State, ite, zmax
 from stallproof_proofs.sums import moved
 from stallproof_proofs.systems.order import (
+    IDLING,
     SUMS,
     WAITING,
+    Dropped,
     Look,
     goal,
     n0,
@@ -50,12 +52,24 @@ def lower(s: State, r: Expr) -> dict[str, Callable[..., Expr]]:
     return {"dw": lambda: ite(keep, s.dw(), r), "hasd": lambda: z3.BoolVal(True)}
 
 
-def sacrifice(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
+def evict(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
     """``w`` gives its blocks up for ``r0``, which the loop now has to serve."""
     return {
-        **give_up(s, w, st=z3.IntVal(WAITING)),
+        **give_up(s, w, st=ite(s.st(w) == IDLING, IDLING, WAITING)),
+        **const(hast=True, tgt=r0, owes=True, moved=True, acted=True),
+        "hasd": lambda: z3.And(s.hasd(), z3.Or(s.dw() != w, s.st(w) == IDLING)),
+    }
+
+
+def preempt(s: State, w: Expr) -> dict[str, Callable[..., Expr]]:
+    """``Preempt`` of ``w`` for ``r0``; its late token is lost where late tokens are dropped (``DropStale``).
+
+    It lowers the measure of ``w``: a prefill that may be preempted had no room.
+    """
+    return {
+        **give_up(s, w, st=z3.IntVal(WAITING), ph=ite(Dropped, 0, s.ph(w))),
         **const(hast=True, tgt=r0, moved=True, acted=True),
-        "hasd": lambda: z3.And(s.hasd(), s.dw() != w),
+        **lower(s, w),
     }
 
 
@@ -93,7 +107,15 @@ def take(s: State, r: Expr, extra: Mapping[str, Any]) -> dict[str, Callable[...,
             **extra,
             pf=z3.And(z3.Not(whole), prefill),
         ),
-        **const(free=s.free() - grab, budget=s.budget() - n0, all=True, moved=True, acted=True, hast=False),
+        **const(
+            free=s.free() - grab,
+            budget=s.budget() - n0,
+            all=True,
+            moved=True,
+            acted=True,
+            hast=False,
+            owes=False,
+        ),
         **lower(s, r),
     }
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, State, System, forall, ite, zmin
+from stallproof_proofs.logic import Action, Bool, State, System, forall, ite, zmax, zmin
 from stallproof_proofs.sums import below, members, positive
 from stallproof_proofs.systems.order import (
     ADMLOOP,
@@ -18,10 +18,13 @@ from stallproof_proofs.systems.order import (
     HEAD,
     HELD,
     IDLE,
+    IDLERS,
+    IDLING,
     LOADING,
     NEW,
     OLDER,
     OWN,
+    PARKERS,
     PREFILL,
     RECEIVED,
     RESERVED,
@@ -33,9 +36,14 @@ from stallproof_proofs.systems.order import (
     ZOMBIE,
     Blocks,
     Cap,
+    CountParked,
+    Deferral,
+    Dropped,
     Look,
     Patience,
+    RuleE,
     Seats,
+    Spares,
     can_load,
     candidate,
     chunk,
@@ -47,6 +55,7 @@ from stallproof_proofs.systems.order import (
     grammar,
     is_,
     n0,
+    n1,
     need,
     next_candidate,
     next_running,
@@ -54,6 +63,7 @@ from stallproof_proofs.systems.order import (
     q,
     r0,
     remaining,
+    seats,
     shut,
     start_budget,
     total,
@@ -66,10 +76,11 @@ from stallproof_proofs.systems.order_parts import (
     act,
     at,
     const,
+    evict,
     give_up,
     lower,
     mark,
-    sacrifice,
+    preempt,
     take,
     unless,
 )
@@ -79,11 +90,15 @@ def run_loop(s: State) -> list[Action]:
     here = {"in_loop": s.mode() == RUNLOOP, "budget": s.budget() > 0, "next": next_running(s, r0)}
     mine = z3.Implies(s.hast(), s.tgt() == r0)
     askable = {
-        "tokens_left": goal(s, r0) < total(r0),
+        "tokens_left": goal(s, r0) < s.lim(r0),
         "something": goal(s, r0) - s.comp(r0) > 0,
         "fits": fits(s, goal(s, r0)),
     }
     refused = {**here, **askable, "mine": mine, "short": need(s, r0) > s.free()}
+    sure = need(s, r0) <= s.free() + s.Sgain(r0)
+    alone = {**refused, "not_sure": z3.Implies(RuleE, z3.Not(sure))}
+    last = z3.And(s.st(v0) == RUNNING, forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(v0))))
+    spared = z3.And(Spares, s.ph(v0) > 0)
     past = const(ptr=order(r0) + 1)
     return [
         act(
@@ -106,8 +121,8 @@ def run_loop(s: State) -> list[Action]:
             s,
             "RunEvict",
             v0,
-            {**refused, "sure": need(s, r0) <= s.free() + s.Sgain(r0), "behind": victim(s, v0, r0)},
-            sacrifice(s, v0),
+            {**refused, "rule_E": RuleE, "sure": sure, "behind": victim(s, v0, r0)},
+            evict(s, v0),
             "RunLoop: CommitEvict (rule E)",
             (r0, v0),
         ),
@@ -115,14 +130,8 @@ def run_loop(s: State) -> list[Action]:
             s,
             "Preempt",
             v0,
-            {
-                **refused,
-                "youngest": z3.And(
-                    s.st(v0) == RUNNING, forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(v0)))
-                ),
-                "other": v0 != r0,
-            },
-            {**sacrifice(s, v0), **const(pre=True)},
+            {**alone, "youngest": last, "other": v0 != r0, "spared": z3.Not(spared)},
+            {**preempt(s, v0), **const(pre=True)},
             "RunLoop: Preempt",
             (r0, v0),
         ),
@@ -130,9 +139,13 @@ def run_loop(s: State) -> list[Action]:
             s,
             "SelfPreempt",
             r0,
-            {**refused, "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0)))},
             {
-                **give_up(s, r0, st=z3.IntVal(WAITING)),
+                **alone,
+                "youngest": forall(q, z3.Implies(s.st(q) == RUNNING, order(q) <= order(r0))),
+                "spared": z3.Not(z3.And(Spares, s.ph(r0) > 0)),
+            },
+            {
+                **give_up(s, r0, st=z3.IntVal(WAITING), ph=ite(Dropped, 0, s.ph(r0))),
                 **const(hast=False, moved=True, acted=True, mode=CLOSED),
                 **lower(s, r0),
                 **mark(s, "refused", r0),
@@ -140,13 +153,21 @@ def run_loop(s: State) -> list[Action]:
             "RunLoop: the last victim is the request itself",
         ),
         Action(
+            "Spare",
+            {**alone, "youngest": last, "in_flight": spared},
+            {**const(mode=CLOSED, hast=False), **mark(s, "refused", r0)},
+            (r0, v0),
+            "RunLoop: SpareInFlight; the victim's late token would be dropped, so wait for it",
+        ),
+        Action(
             "Wait",
             {
-                **refused,
+                **alone,
                 "free_hands": z3.Not(s.hast()),
                 "no_preemption": z3.Not(s.pre()),
                 "patience": s.pat() < Patience,
-                "in_flight": z3.Exists([q], s.phs(q) > 0),  # CanFree: not the step being built
+                # CanFree asks for one that yields a token; any one will do, but for the one being built
+                "in_flight": s.nfls() > 0,
             },
             {**const(mode=CLOSED, patient=True), **mark(s, "refused", r0)},
             (r0,),
@@ -169,7 +190,7 @@ def run_loop(s: State) -> list[Action]:
 
 
 def adm_loop(s: State) -> list[Action]:
-    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0, "seat": s.Nrun() < Seats}
+    here = {"in_loop": s.mode() == ADMLOOP, "budget": s.budget() > 0, "seat": seats(s, r0) < Seats}
     scan = {**here, "next": next_candidate(s, r0), "free_hands": z3.Not(s.hast())}
     seen = mark(s, "seen", r0)
     given = {"given": lambda w: z3.Or(s.given(w), z3.And(w == r0, s.own(r0) == 0))}
@@ -180,18 +201,20 @@ def adm_loop(s: State) -> list[Action]:
     }
     runs = {**askable, "no_load": z3.Not(can_load(s, r0))}
     loads = {**askable, "load": can_load(s, r0)}
+    turn = ite(s.hast(), s.tgt() == r0, next_candidate(s, r0))
+    room_for_load = ext(r0) + s.Sres()
     return [
         act(
             s,
             "NotYet",
             r0,
-            {**scan, **loads, "answers_left": s.ny(r0) > 0},
+            {**scan, **loads, "answers_left": z3.Or(s.ny(r0) > 0, Deferral)},
             {
-                **at(s, r0, ny=s.ny(r0) - 1),
+                **at(s, r0, ny=zmax(s.ny(r0) - 1, 0)),
                 **seen,
                 **mark(s, "heard", r0),
-                **const(moved=True, asked=True),
-                **lower(s, r0),
+                **const(moved=z3.Or(s.moved(), s.ny(r0) > 0), asked=True),
+                **{n: partial(unless, s.ny(r0) > 0, x, getattr(s, n)) for n, x in lower(s, r0).items()},
             },
             "AdmLoop: the connector says not yet",
         ),
@@ -199,10 +222,16 @@ def adm_loop(s: State) -> list[Action]:
             s,
             "StartLoad",
             r0,
-            {**scan, **loads, "enough": ext(r0) <= s.free(), "rule_R": ext(r0) + s.Sres() <= s.free()},
+            {
+                **here,
+                **loads,
+                "next": turn,
+                "enough": ext(r0) <= s.free(),
+                "rule_R": room_for_load <= s.free(),
+            },
             {
                 **at(s, r0, own=ext(r0), comp=ext(r0), st=z3.IntVal(LOADING)),
-                **const(free=s.free() - ext(r0), moved=True, acted=True),
+                **const(free=s.free() - ext(r0), moved=True, acted=True, hast=False, owes=False),
                 **seen,
                 **given,
                 **lower(s, r0),
@@ -211,12 +240,28 @@ def adm_loop(s: State) -> list[Action]:
         ),
         act(
             s,
+            "LoadEvict",
+            v0,
+            {
+                **here,
+                **loads,
+                "turn": turn,
+                "short": room_for_load > s.free(),
+                "sure": room_for_load <= s.free() + s.Sidle(),
+                "idles": z3.And(s.st(v0) == IDLING, s.own(v0) > 0),
+            },
+            evict(s, v0),
+            "AdmLoop: CommitEvict for a load start, of sessions that idle",
+            (r0, v0),
+        ),
+        act(
+            s,
             "Admit",
             r0,
             {
                 **here,
                 **runs,
-                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "turn": turn,
                 "full_fit": remaining(s, r0) <= s.free(),
                 "chunk": n0 == chunk(s, r0),
                 "some": n0 > 0,
@@ -239,12 +284,12 @@ def adm_loop(s: State) -> list[Action]:
             {
                 **here,
                 **runs,
-                "turn": ite(s.hast(), s.tgt() == r0, next_candidate(s, r0)),
+                "turn": turn,
                 "short": remaining(s, r0) > s.free(),
                 "sure": remaining(s, r0) <= s.free() + s.Sgain(r0),
                 "behind": victim(s, v0, r0),
             },
-            sacrifice(s, v0),
+            evict(s, v0),
             "AdmLoop: CommitEvict",
             (r0, v0),
         ),
@@ -254,7 +299,9 @@ def adm_loop(s: State) -> list[Action]:
                 **scan,
                 **askable,
                 "short": ite(
-                    can_load(s, r0), ext(r0) + s.Sres() > s.free(), remaining(s, r0) > s.free() + s.Sgain(r0)
+                    can_load(s, r0),
+                    room_for_load > s.free() + s.Sidle(),
+                    remaining(s, r0) > s.free() + s.Sgain(r0),
                 ),
             },
             {
@@ -283,13 +330,14 @@ def call_frame(s: State) -> list[Action]:
     return [
         Action(
             "Begin",
-            {"idle": s.mode() == IDLE, "budget": start_budget > 0},
+            {"idle": z3.And(s.mode() == IDLE, z3.Not(s.handing())), "budget": start_budget > 0},
             {
                 **const(
                     mode=HEAD,
                     ptr=0,
                     budget=start_budget,
                     hast=False,
+                    owes=False,
                     moved=False,
                     acted=False,
                     asked=False,
@@ -379,7 +427,7 @@ def call_frame(s: State) -> list[Action]:
                         forall(q, z3.Implies(s.st(q) == RUNNING, order(q) < s.ptr())),
                     ),
                     z3.And(s.mode() == ADMLOOP, forall(q, z3.Not(candidate(s, q)))),
-                    z3.And(s.mode() == ADMLOOP, s.Nrun() >= Seats),
+                    z3.And(s.mode() == ADMLOOP, next_candidate(s, r0), seats(s, r0) >= Seats),
                 ),
             },
             const(
@@ -388,17 +436,18 @@ def call_frame(s: State) -> list[Action]:
                 pat=ite(s.patient(), s.pat(), 0),
                 pw=s.patient(),
             ),
-            (),
+            (r0,),
             "Dispatch",
         ),
     ]
 
 
 def between_calls(s: State) -> list[Action]:
-    idle = {"between_calls": s.mode() == IDLE}
+    idle = {"between_calls": z3.And(s.mode() == IDLE, z3.Not(s.handing()))}
     last = z3.Or(s.tok(r0) + 1 >= total(r0), flag)
+    turn = s.tok(r0) + 1 >= s.lim(r0)
     live = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING)}
-    there = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING, BLOCKED)}
+    there = {"live": is_(s, r0, WAITING, LOADING, RECEIVED, HELD, RUNNING, BLOCKED, IDLING)}
     return [
         Action(
             "Pop",
@@ -411,9 +460,47 @@ def between_calls(s: State) -> list[Action]:
             s,
             "Deliver",
             r0,
-            {**idle, **live, "in_flight": s.ph(r0) > 0, "goes_on": z3.Not(last)},
+            {**idle, **live, "in_flight": s.ph(r0) > 0, "goes_on": z3.Not(z3.Or(last, turn))},
             at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1),
             "Deliver: a token",
+        ),
+        act(
+            s,
+            "DeliverTurn",
+            r0,
+            {
+                **idle,
+                **live,
+                "in_flight": s.ph(r0) > 0,
+                "turn": turn,
+                "goes_on": z3.Not(last),
+                # sessions need rule E (who runs may take what idles), and seats that only runners take
+                "rule_E": RuleE,
+                "seats": z3.Not(CountParked),
+            },
+            at(s, r0, tok=s.tok(r0) + 1, ph=s.ph(r0) - 1, st=z3.IntVal(IDLING)),
+            "Deliver: the last token of a turn; the session idles and keeps its blocks (Idle)",
+        ),
+        act(
+            s,
+            "Input",
+            r0,
+            {
+                **idle,
+                "idling": s.st(r0) == IDLING,
+                "tokens": n0 >= 0,
+                "turn": z3.And(s.tok(r0) + n0 < n1, n1 <= total(r0)),
+            },
+            at(
+                s,
+                r0,
+                st=ite(s.own(r0) > 0, HELD, WAITING),
+                tok=s.tok(r0) + n0,
+                lim=n1,
+                noload=z3.BoolVal(True),
+            ),
+            "Input: the next turn of a session, at its place in the order",
+            (r0, n0, n1),
         ),
         act(
             s,
@@ -478,6 +565,19 @@ def between_calls(s: State) -> list[Action]:
                 noload=z3.BoolVal(True),
             ),
             "Expire: of a request that was aborted under its load",
+        ),
+        act(
+            s,
+            "GiveUp",
+            r0,
+            {
+                **idle,
+                "waits": s.st(r0) == WAITING,
+                "deadline": Deferral,
+                "asks": z3.Not(s.noload(r0)),
+            },
+            at(s, r0, noload=z3.BoolVal(True)),
+            "DeferralDeadline: its connector is asked no more",
         ),
         act(
             s,
@@ -546,6 +646,56 @@ def between_calls(s: State) -> list[Action]:
     ]
 
 
+def next_turn(s: State) -> list[Action]:
+    """``Input`` under FCFS: the next turn is an arrival, a new request that keeps the blocks.
+
+    FCFS puts it last; nothing below needs to know its place. One action in two halves, since two requests
+    change; nothing happens between them.
+    """
+    return [
+        act(
+            s,
+            "InputAway",
+            r0,
+            {
+                "between_calls": z3.And(s.mode() == IDLE, z3.Not(s.handing())),
+                "idling": s.st(r0) == IDLING,
+            },
+            {
+                **at(s, r0, st=z3.IntVal(FINISHED), own=z3.IntVal(0), comp=z3.IntVal(0)),
+                **const(limbo=s.own(r0), limboc=s.comp(r0), handing=True),
+            },
+            "Input: the turn that is over gives its blocks away",
+        ),
+        act(
+            s,
+            "InputHere",
+            r0,
+            {
+                "between_calls": s.handing(),
+                "new": s.st(r0) == NEW,
+                "tokens": s.tok(r0) > s.limboc(),
+            },
+            {
+                **at(
+                    s,
+                    r0,
+                    st=ite(s.limbo() > 0, HELD, WAITING),
+                    own=s.limbo(),
+                    comp=s.limboc(),
+                    noload=z3.BoolVal(True),
+                ),
+                **const(limbo=0, limboc=0, handing=False),
+            },
+            "Input: the turn that begins takes them",
+        ),
+    ]
+
+
+def every_action(s: State) -> list[Action]:
+    return [*actions(s), *next_turn(s)]
+
+
 def actions(s: State) -> list[Action]:
     return [*call_frame(s), *run_loop(s), *adm_loop(s), *between_calls(s)]
 
@@ -563,7 +713,8 @@ def init(s: State) -> list[Bool]:
                 s.quar(q) == 0,
                 z3.Not(s.pf(q)),
                 s.tok(q) >= 1,
-                s.tok(q) < total(q),
+                s.tok(q) < s.lim(q),
+                s.lim(q) <= total(q),
                 s.ny(q) >= 0,
                 s.fl(q) >= 0,
             ),
@@ -575,11 +726,16 @@ def init(s: State) -> list[Bool]:
         s.free() == Blocks,
         s.mode() == IDLE,
         s.nfl() == 0,
+        z3.Not(s.handing()),
+        s.limbo() == 0,
         z3.Not(s.hast()),
+        z3.Not(s.owes()),
         s.Sown() == 0,
         s.Squar() == 0,
         s.Sres() == 0,
         s.Nrun() == 0,
+        s.Npark() == 0,
+        s.Sidle() == 0,
         forall(q, z3.And(s.Spf(q) == 0, s.Srun(q) == 0, s.Sgain(q) == 0, s.Sold(q) == 0, ext(q) <= s.tok(q))),
     ]
 
@@ -592,6 +748,7 @@ def constants() -> list[Bool]:
         Cap >= 1,
         Patience >= 0,
         Seats >= 1,
+        z3.Implies(Dropped, Spares),
         forall(q, u, z3.Implies(order(q) == order(u), q == u)),
         forall(q, z3.And(order(q) >= 0, ext(q) >= 0, ext(q) < total(q))),
     ]
@@ -607,13 +764,19 @@ def facts(s: State) -> list[Bool]:
         positive(s, OWN, q),
         positive(s, RESERVED, q),
         positive(s, RUNNERS, q),
+        positive(s, PARKERS, q),
         positive(s, PREFILL, q, r0, but=r0),
         positive(s, BEHIND, q, r0),
+        positive(s, BEHIND, q, v0),
         positive(s, OLDER, q, r0),
         positive(s, GAIN, q, s.tgt()),
         positive(s, GAIN, q, r0),
         below(s, OWN, GAIN, q, (), (r0,), but=r0),
+        below(s, OWN, IDLERS, q, (), (), but=r0),
+        below(s, IDLERS, GAIN, q, (), (r0,)),
+        below(s, GAIN, GAIN, q, (v0,), (r0,)),
+        positive(s, IDLERS, q),
     ]
 
 
-system = System("OneOrder", vocabulary, init, actions, "counts, GateLoads, late tokens delivered", facts)
+system = System("OneOrder", vocabulary, init, every_action, "counts, GateLoads", facts)

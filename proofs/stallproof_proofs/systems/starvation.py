@@ -54,7 +54,8 @@ def watched(s: State, a: Action) -> Action:
         updates["h0"] = lambda: ite(s.line(), s.h0(), s.Sbeh())
     elif set(_OF_O) & set(a.updates):
         same = z3.And(*(getattr(post, n)(o) == getattr(s, n)(o) for n in _OF_O))
-        updates["line"] = lambda: z3.And(s.line(), same)
+        said = z3.And(a.name == "NotYet", m.r0 == o)  # an answer of its connector, whether it counts or not
+        updates["line"] = lambda: z3.And(s.line(), same, z3.Not(said))
     if "own" in a.updates:
         updates["since"] = lambda w: z3.And(s.since(w), post.own(w) > 0)
         return moved(s, replace(a, updates=updates), a.actors[m.OWN.name], (BEHIND,))
