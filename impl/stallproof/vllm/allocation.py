@@ -220,6 +220,7 @@ class AllocationPart(Engine):
         if victim.status.name == "WAITING_FOR_STREAMING_REQ":
             self._sp_session_comp[victim.request_id] = victim.num_computed_tokens
         victim.num_computed_tokens = 0
+        self._sp_suspects[victim.request_id] = victim  # what it has by now may not fit from the start
         if victim.spec_token_ids:
             victim.spec_token_ids = []
         return True
