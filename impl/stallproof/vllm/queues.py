@@ -144,32 +144,36 @@ class QueuePart(Engine):
         It goes before each of them with one turn. It begins the next one at its place, for one call: the
         older request asks before it, and evicts it if that is sure to help (Commit).
         """
-        back = [r for r in self._sp_yielded if any(r is x for x in self.waiting) and self._sp_holds(r)]
+        waiting = self.waiting
+        back = [r for r in self._sp_yielded if any(r is x for x in waiting) and self._sp_holds(r)]
         self._sp_yielded.clear()
         if back:
-            self.waiting.remove_requests(back)
+            waiting.remove_requests(back)
             for r in back:
                 holding.add_request(r)
-        older = min(
-            (self._sp_key(r) for r in self.waiting if r.status is not self._sp_between_turns), default=None
-        )
-        if older is None:
+        turning = [
+            r
+            for r in holding
+            if r.resumable and r.status.name == "WAITING" and getattr(r, "_sp_turning", False)
+        ]
+        if not turning:
             return
-        for r in list(holding):
-            if r.resumable and r.status.name == "WAITING" and getattr(r, "_sp_turning", False):
-                r._sp_turning = False
-                if older < self._sp_key(r):
-                    if getattr(r, "_sp_passed", None) == older:
-                        self._sp_yielded.append(r)
-                    r._sp_passed = older
+        keys = (self._sp_key(r) for r in waiting if r.status is not self._sp_between_turns)
+        older = next(keys, None) if isinstance(waiting, deque) else min(keys, default=None)
+        for r in turning:
+            r._sp_turning = False
+            if older is not None and older < self._sp_key(r):
+                if getattr(r, "_sp_passed", None) == older:
+                    self._sp_yielded.append(r)
+                r._sp_passed = older
         if self._sp_yielded:
             self._sp_fire("OneOrder")
             holding.remove_requests(self._sp_yielded)
-            if isinstance(self.waiting, deque):
-                order.insert_from_front(self.waiting, self._sp_yielded, self._sp_queue_key)
+            if isinstance(waiting, deque):
+                order.insert_from_front(waiting, self._sp_yielded, self._sp_queue_key)
             else:
                 for r in self._sp_yielded:
-                    self.waiting.add_request(r)
+                    waiting.add_request(r)
 
     def _sp_ready_holders(self: Any, holding: Any) -> list[Any]:
         """Holders that can go on, taken out of their queue in order, to be put in front of the other.

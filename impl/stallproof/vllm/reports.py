@@ -114,7 +114,9 @@ class ReportPart(Engine):
     def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **kwargs: Any) -> Any:
         if self._sp_ready and self._sp_on("LoadFailure"):
             # the null block stands in all tables whose windows have moved on: it is nobody's load
-            invalid_block_ids = invalid_block_ids - {self.kv_cache_manager.block_pool.null_block.block_id}
+            invalid_block_ids = set(invalid_block_ids) - {
+                self.kv_cache_manager.block_pool.null_block.block_id
+            }
         affected = super()._handle_invalid_blocks(invalid_block_ids, *args, **kwargs)
         if self._sp_ready and affected:
             for rid in affected:
