@@ -23,6 +23,7 @@ RULES: dict[str, str] = {
     "FullFit": "a request is admitted only if its whole known sequence fits",
     "RuleR": "a load start leaves free what running prefills still need",
     "BudgetShare": "an older request that is ready gets part of a step's tokens beside younger prefills",
+    "AdapterShare": "no adapter too many is admitted; one who waits for its own is overtaken finitely often",
     "Promotion": "a completed load is recognised whatever is left of budget, and while paused",
     "LoadFailure": "a failed load leaves no reservation and no output place behind",
     "Completions": "late, duplicate and unknown completion reports are ignored",

@@ -12,8 +12,6 @@ def limit(f: Finding) -> str:
     """The listed limit that ``f`` shows; empty if it shows none, or is not about our class."""
     if f.scheduler not in OURS:
         return ""
-    if "adapters" in f.needs:
-        return "which adapters run together is the engine's own choice"
     if "several KV groups" in f.needs and f.property == "EngineDies" and "a load" in " ".join(f.needs):
         return "failed loads named by blocks need one KV group"
     return ""

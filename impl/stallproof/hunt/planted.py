@@ -171,6 +171,11 @@ MUTANTS: tuple[Mutant, ...] = (
        "self._sp_failures[request.request_id] = MAX_FAILED_LOADS", "pass"),
     _m("length_unseen", "Feasible", "vllm.endings:EndingPart._sp_can_fit", "request.num_tokens >= longest",
        "request.num_tokens > 2 * longest"),
+    # ---- adapters
+    _m("adapter_uncounted", "AdapterShare", "core.adapter_share:AdapterShare.may",
+       "len(self.active) < self.most", "True", scenario="lora-pipeline-own-finding"),
+    _m("adapter_overtaken", "AdapterShare", "core.adapter_share:AdapterShare.may",
+       "self.overtaken < self.bound", "True", scenario="lora-16876"),
     # ---- sessions, and steps in flight behind a failure
     _m("turn_at_its_beginning", "OneOrder", "vllm.queues:QueuePart._update_request_as_session",
        "session._sp_arrival = turns.popleft()", "session._sp_arrival = self._sp_arrivals"),

@@ -151,7 +151,7 @@ class Hunter:
         small, final = self._shorter(small, prop, final)
         key, uses = _key(prop, final.causes[prop]), frozenset(space.needs(small))
         if key[0] != prop:
-            uses &= {"adapters"}  # a limit of its own; whatever else it needs besides
+            uses = frozenset()  # whatever it needs besides
         before = self.known.setdefault(key, [])
         if any(uses >= b for b in before):  # the same in more words
             self.tell("again", {"property": prop, "cause": key[1]})

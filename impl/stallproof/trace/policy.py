@@ -52,6 +52,7 @@ ELSEWHERE = {
 }
 #: rules that no trace shows enough of to check, and why
 UNCHECKED = {
+    "AdapterShare": "a trace does not name adapters",
     "WaitDeadline": "a trace does not say how long a grammar, a session or a send may take",
 }
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from stallproof.core import commit
+from stallproof.core.adapter_share import AdapterShare
 from stallproof.vllm.base import Engine
+
+
+def adapter_of(request: Any) -> int:
+    """The id of its adapter; 0: none."""
+    lora = request.lora_request
+    return int(lora.lora_int_id) if lora is not None else 0
 
 
 class AllocationPart(Engine):
@@ -67,6 +74,36 @@ class AllocationPart(Engine):
             self._sp_fire("NoInversion")
             self._sp_emit("Refuse", request.request_id, -1, "closed")
             return None
+        share = self._sp_share
+        if share is None:
+            return self._sp_admit_now(request, args, kwargs)
+        key, adapter, holds = self._sp_key(request), adapter_of(request), self._sp_holds(request)
+        if not share.may(key, adapter, holds):
+            self._sp_fire("AdapterShare")
+            if self._sp_act:
+                self._sp_emit("Refuse", request.request_id, -1, "closed")
+                return None
+        blocks = self._sp_admit_now(request, args, kwargs)
+        if blocks is not None:
+            share.admitted(key, adapter, not kwargs.get("delay_cache_blocks"), holds)
+        return blocks
+
+    def _sp_count_adapters(self: Any, share: AdapterShare) -> None:
+        """Before a call that may admit somebody: which adapters run, and who waits for another one."""
+        queues = (getattr(self, self._sp_holding_name), self.waiting)
+        ready = ("WAITING", "PREEMPTED")
+        share.begin(
+            map(adapter_of, self.running),
+            (
+                (self._sp_key(r), r.request_id, adapter_of(r))
+                for q in queues
+                for r in q
+                if r.status.name in ready
+            ),
+        )
+        self._sp_hook_allocate()
+
+    def _sp_admit_now(self: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._sp_foreign:
             self._sp_complete_arguments(kwargs)
         if self._sp_at_once == request.request_id and kwargs.get("num_external_computed_tokens"):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stallproof import __version__
+from stallproof.core.adapter_share import AdapterShare
 from stallproof.core.faults import Faults
 from stallproof.core.fences import BlockFences
 from stallproof.core.gate import Gate
@@ -118,6 +119,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         #: frees go to the pool at once, whatever the engine's own fence says
         self._sp_immediate = gate and self._sp_adapter.facts.fence
         self._sp_gating = gate and self._sp_choice.start != connectors.ORDERED
+        self._sp_share: AdapterShare | None = None
         self._sp_set_up_queues()
         self._sp_set_up_loads()
         self._sp_set_up_endings()
@@ -170,6 +172,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         drop = {"GateLoads", "DeferFrees"} - {self._sp_choice.mode}
         if self._sp_depth <= 1:
             drop.add("Patience")
+        if getattr(self, "lora_config", None) is None:
+            drop.add("AdapterShare")
         if self.connector is None:
             drop |= {"Completions", "LoadDeadline", "DeferralDeadline", "Promotion", "RuleR"}
         return [r for r in rules if r not in drop]
@@ -242,10 +246,21 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             except Exception as exc:
                 self._sp_immediate = False  # load starts are not seen: back to the engine's own fence
                 self._sp_fault("connector hook", exc)
+        if seat and getattr(self, "lora_config", None) is not None:
+            self._sp_adapters_before()
         if self._sp_foreign or self._sp_suspects:  # whether a suspect is refused has to be seen
             self._sp_hook_allocate()
         elif self._inflight_prefills or self._sp_sessions:
             self._sp_hook_if_parked(seat)
+
+    @isolated("adapters")
+    def _sp_adapters_before(self) -> None:
+        if not self._sp_settings.active("AdapterShare"):
+            return
+        if self._sp_share is None:
+            # two turnovers of all slots, then newcomers let one who waits for an adapter go first
+            self._sp_share = AdapterShare(self.lora_config.max_loras, 2 * self.max_num_running_reqs)
+        self._sp_count_adapters(self._sp_share)
 
     @isolated("prepare")
     def _sp_prepare(self) -> None:

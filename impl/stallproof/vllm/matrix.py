@@ -41,6 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FullFit": ("case_balance_copy_gets_the_admission_tests",),
     "RuleR": ("case_balance_copy_gets_the_admission_tests",),
     "BudgetShare": ("budget-hog-53130",),
+    "AdapterShare": ("lora-16876", "lora-pipeline-own-finding"),
     "Promotion": ("case_promotion_while_paused", "pause-58041"),
     "LoadFailure": ("failed-load-placeholder-45138", "failed-loads-own-finding"),
     "Completions": (
