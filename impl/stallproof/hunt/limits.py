@@ -12,6 +12,4 @@ def limit(f: Finding) -> str:
     """The listed limit that ``f`` shows; empty if it shows none, or is not about our class."""
     if f.scheduler not in OURS:
         return ""
-    if "several KV groups" in f.needs and f.property == "EngineDies" and "a load" in " ".join(f.needs):
-        return "failed loads named by blocks need one KV group"
-    return ""
+    return ""  # none at present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from stallproof.core.completions import Life, Verdict
@@ -112,12 +113,15 @@ class ReportPart(Engine):
     # ------------------------------------------------------------ failed synchronous loads
 
     def _handle_invalid_blocks(self: Any, invalid_block_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._sp_ready and self._sp_on("LoadFailure"):
+        if not self._sp_ready or not self._sp_on("LoadFailure"):
+            affected = super()._handle_invalid_blocks(invalid_block_ids, *args, **kwargs)
+        else:
             # the null block stands in all tables whose windows have moved on: it is nobody's load
-            invalid_block_ids = set(invalid_block_ids) - {
-                self.kv_cache_manager.block_pool.null_block.block_id
-            }
-        affected = super()._handle_invalid_blocks(invalid_block_ids, *args, **kwargs)
+            invalid = set(invalid_block_ids) - {self.kv_cache_manager.block_pool.null_block.block_id}
+            if len(self.kv_cache_config.kv_cache_groups) > 1:
+                affected = self._sp_fail_whole(invalid)
+            else:
+                affected = super()._handle_invalid_blocks(invalid, *args, **kwargs)
         if self._sp_ready and affected:
             for rid in affected:
                 self._sp_count_failure(rid)
@@ -125,6 +129,37 @@ class ReportPart(Engine):
                     self._sp_reset_places(self.requests[rid])
                 except Exception as exc:
                     self._sp_fault("load failure", exc)
+        return affected
+
+    def _sp_fail_whole(self: Any, invalid: set[int]) -> set[str]:
+        """Several groups of layers: each request that has a block which failed to load begins anew.
+
+        The engine's own recovery knows one group and stops the engine otherwise (#45474). Which tokens a
+        block stands for differs by group, and windows may have given up what going on from there would need.
+        """
+        affected: set[str] = set()
+        recompute = self.recompute_kv_load_failures
+        for request in list(self.requests.values()):
+            blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks
+            ids = {b.block_id for group in blocks for b in group if not b.is_null}
+            if request.is_finished() or ids.isdisjoint(invalid):
+                continue
+            self._sp_fire("LoadFailure")
+            if request.status.name == "WAITING_FOR_REMOTE_KVS":
+                request.num_computed_tokens = 0
+                if recompute:
+                    self.failed_recving_kv_req_ids.add(request.request_id)
+                else:
+                    affected.add(request.request_id)
+            elif request.status is self._sp_running:
+                affected.add(request.request_id)
+                if self.kv_cache_manager.enable_caching:
+                    self.kv_cache_manager.evict_blocks(ids)
+                if recompute:
+                    self.running.remove(request)
+                    self._preempt_request(request, time.monotonic())
+                    # it may be resumed in the next step, as after a reset of the cache
+                    self.prev_step_scheduled_req_ids.discard(request.request_id)
         return affected
 
     def _sp_reset_places(self: Any, request: Any) -> None:
