@@ -119,6 +119,8 @@ class QueuePart(Engine):
 
     def _sp_arrange_now(self: Any, moved: list[Any]) -> None:
         holding, key = getattr(self, self._sp_holding_name), self._sp_key
+        if self._sp_share is not None:
+            self._sp_call_back(holding)
         self._sp_yield(holding)
         stray = [r for r in holding if not self._sp_holds(r) and not self._sp_blocked(r)]
         if stray:
@@ -137,6 +139,20 @@ class QueuePart(Engine):
         front = self._sp_ready_holders(holding) if self._sp_foreign and self._sp_adapter.facts.select else []
         self._sp_arrange_waiting(moved, stray)
         self.waiting.extendleft(reversed(front))
+
+    def _sp_call_back(self: Any, holding: Any) -> None:
+        """Holders that the engine skipped for their adapter and put among those that hold nothing."""
+        there = set(map(id, holding))
+        lost = [
+            r
+            for r in self._inflight_prefills
+            if r.status.name in ("WAITING", "PREEMPTED") and id(r) not in there and self._sp_holds(r)
+        ]
+        lost = [r for r in lost if any(r is x for x in self.waiting)]
+        if lost:
+            self.waiting.remove_requests(lost)
+            for r in lost:
+                holding.add_request(r)
 
     def _sp_yield(self: Any, holding: Any) -> None:
         """A session's turn is an arrival, but the session holds blocks and goes on before older requests.
