@@ -40,7 +40,7 @@ def without(value: Any) -> Any:
 
 
 def test_simulate_gives_the_same_on_a_cluster(cluster: str) -> None:
-    args = ("simulate", "--synthetic", "80", "--rate", "40", "--blocks", "70", "--max-model-len", "1024",
+    args = ("simulate", "--synthetic", "80", "--rate", "12", "--blocks", "70", "--max-model-len", "1024",
             "--max-num-seqs", "16", "--store", "pd", "--seed", "3", "--vllm", "0.28.0")  # fmt: skip
     here = stallproof(*args, "--jobs", "2")
     assert stallproof(*args, "--ray", cluster) == here
@@ -54,18 +54,7 @@ def test_hunt_finds_the_same_on_a_cluster(cluster: str, tmp_path: Path) -> None:
 
     def hunt(name: str, *where: str) -> tuple[int, Any, dict[str, str]]:
         folder = tmp_path / name
-        args = (
-            "--vllm",
-            "0.28.0",
-            "--seed",
-            "1",
-            "--cases",
-            "40",
-            "--minutes",
-            "60",
-            "--corpus",
-            str(folder),
-        )
+        args = f"--vllm 0.28.0 --seed 1 --cases 12 --minutes 60 --corpus {folder}".split()
         code, said = stallproof("hunt", *args, *where)
         scenarios = {p.parent.name: p.read_text() for p in folder.glob("findings/*/scenario.toml")}
         said.pop("folder", None)
