@@ -45,9 +45,16 @@ SCHEDULERS = ("stock", "stallproof")
 DEVICE = "base=0.04,per_prefill_token=0.00008,per_decode_token=0.0002"
 MOONCAKE = ("mooncake", "mooncake/conversation_trace.jsonl", 0.16)
 AZURE = ("azure conv", "azure/AzureLLMInferenceTrace_conv.csv", 0.2)
+#: a reasoning model's traffic: prompts are short, answers long, so running requests grow and grow; an hour
+#: with a rate that one instance can serve
+REASONING = ("reasoning", "servegen/deepseek-r1", 1.0)
+REASONING_HOUR, REASONING_LEN = 17 * 3600.0, 16384
 NONE = Store()
 PD = Store(kind="pd", latency=0.02, bandwidth=5000)
 OFFLOAD = Store(kind="offload", latency=0.005, bandwidth=10000, capacity=40000)
+#: a pool of KV blocks shared by instances; "not yet" for 50 ms after a request's first question
+POOL = Store(kind="store", latency=0.02, bandwidth=5000, lookup=0.05)
+PD_LOOKUP = Store(kind="pd", latency=0.02, bandwidth=5000, lookup=0.05)
 LOSSY = Store(kind="pd", latency=0.02, bandwidth=5000, p_fail=0.03, p_lost=0.03)
 
 
@@ -66,12 +73,21 @@ class Cell:
     pool: float
     store: Store = NONE
     length: float = 0.0  #: seconds of the slice; 0: the bench's
+    depth: int = 2  #: batches in flight
+    since: float = 0.0  #: seconds of the trace before the first slice
+    horizon: float = 1800.0  #: seconds after the last arrival at which a run is given up
     options: tuple[tuple[str, str], ...] = ()  #: settings of our class, by environment variable
 
     @property
     def label(self) -> str:
         said = "".join(f" {k.removeprefix('STALLPROOF_')}={v}" for k, v in self.options)
-        return f"{self.group} {self.name} {self.version} pool {self.pool:g}{said}"
+        deep = "" if self.depth == 2 else f" depth {self.depth}"
+        return f"{self.group} {self.name} {self.version} pool {self.pool:g}{deep}{said}"
+
+
+def reasoning(group: str, version: str, store: Store, **more: Any) -> Cell:
+    """A cell of reasoning traffic."""
+    return Cell(group, version, *REASONING, 1.05, store, since=REASONING_HOUR, horizon=600.0, **more)
 
 
 def _cells() -> Iterator[Cell]:
@@ -87,6 +103,16 @@ def _cells() -> Iterator[Cell]:
     for old in ("0.28.0", "0.23.0"):
         yield Cell("pd", old, *pd, tight, PD)
         yield Cell("sweep", old, *AZURE, tight)
+    for version in ("0.28.0", new, "0.23.0"):
+        yield reasoning("kv-pool", version, POOL)
+        yield reasoning("pd", version, PD)
+        yield Cell("kv-pool", version, *AZURE[:2], 0.3, tight, POOL, horizon=600.0)
+        yield Cell("pd-burst", version, *MOONCAKE[:2], 0.35, tight, PD_LOOKUP)
+        yield Cell("pd-burst", version, *AZURE[:2], 0.3, tight, PD_LOOKUP)
+        yield reasoning("pd", version, PD, depth=3)
+    yield reasoning("sweep", new, NONE)
+    yield reasoning("offload", "0.28.0", OFFLOAD)
+    yield reasoning("offload", new, OFFLOAD)
     for pool in (1.4, 8.0, 3.0):
         yield Cell("sweep", new, *AZURE, pool)
         yield Cell("sweep", new, *MOONCAKE, pool)
@@ -97,6 +123,7 @@ def _cells() -> Iterator[Cell]:
     yield Cell("pd", new, *pd, 2.0, PD)
     yield Cell("offload", new, *MOONCAKE, 2.0, OFFLOAD)
     for p in ("0", "2"):  # tuning of P; the default is in the other cells
+        yield reasoning("patience", new, PD, options=(("STALLPROOF_PATIENCE", p),))
         for name in (AZURE, (*MOONCAKE[:2], pd_share)):
             store = PD if name[0] == "mooncake" else NONE
             yield Cell("patience", new, *name, tight, store, options=(("STALLPROOF_PATIENCE", p),))
@@ -111,7 +138,9 @@ SPAN = 3500.0
 
 @cache
 def largest(path: Path) -> int:
-    """Tokens of the largest request of a trace."""
+    """Tokens of the largest request of a trace; of statistics, the length at which requests are left out."""
+    if path.is_dir():
+        return REASONING_LEN
     read = workload.mooncake if path.suffix == ".jsonl" else workload.azure
     return max(j.prompt + j.output for j in read(path))
 
@@ -119,14 +148,15 @@ def largest(path: Path) -> int:
 def plan_of(cell: Cell, seed: int, seeds: int, scheduler: str, traces: Path, length: float) -> Plan:
     """The run of one seed."""
     span = cell.length or length
-    start = 0.0 if span >= SPAN else round(seed * (SPAN - span) / max(1, seeds - 1), 1)
+    start = 0.0 if span >= SPAN else cell.since + round(seed * (SPAN - span) / max(1, seeds - 1), 1)
     return Plan(
         work=Work(
             path=str((traces / cell.path).resolve()), start=start, length=span, share=cell.share, jitter=2.0,
             seed=seed,
         ),
         scheduler=scheduler, blocks=math.ceil(cell.pool * largest(traces / cell.path) / 16), store=cell.store,
-        latency=DEVICE, seed=seed, horizon=1800.0, slo_ttft=30.0, slo_itl=0.3,
+        depth=cell.depth, latency=DEVICE, seed=seed, horizon=cell.horizon, slo_ttft=30.0, slo_itl=0.3,
+        max_model_len=REASONING_LEN if cell.path == REASONING[1] else 131072,
         options=dict(cell.options) if scheduler != "stock" else {},
     )  # fmt: skip
 

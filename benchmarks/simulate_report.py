@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,36 @@ def worse(found: dict[Any, Pairs]) -> list[str]:
     return out
 
 
+def stranded(found: dict[Any, Pairs]) -> list[str]:
+    """Where a run ended with requests that will not finish."""
+    out = []
+    for cell, pairs in found.items():
+        for scheduler, name in (("stock", "stock"), ("stallproof", "ours")):
+            bad = [p[scheduler] for p in pairs if p[scheduler]["stranded"]]
+            if bad:
+                gone, of = (sum(s[k] for s in bad) for k in ("stranded", "requests"))
+                runs = f"in {len(bad)} of {len(pairs)} runs"
+                out.append(f"{cell.label}: {name} strands {gone:,} of {of:,} requests, {runs}")
+    return out
+
+
+def better(found: dict[Any, Pairs]) -> list[str]:
+    """Where ours is better than stock by more than noise."""
+    out = []
+    for cell, pairs in found.items():
+        for k, head in COMPARED:
+            r = ratio(alive(pairs), k)
+            if r is not None and r[2] < 1 - 5e-5:
+                out.append(f"{cell.label}, {head}: {(1 - r[0]) * 100:.2f} % less")
+    return out
+
+
+def commit() -> str:
+    """Of the code that ran, as far as git knows."""
+    got = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return f"Made at commit {got.stdout.strip()}. " if not got.returncode else ""
+
+
 def page(
     text: str, found: dict[Any, Pairs], planned: dict[Any, int], a: argparse.Namespace, device: str
 ) -> str:
@@ -114,7 +145,8 @@ def page(
     bad = worse(found)
     names = [name for name, _ in pictures(found)]
     about = (
-        f"Slices of {a.minutes:g} minutes, {a.seeds} seeds wanted, {runs} pairs of runs. Device: `{device}`. "
+        f"{commit()}Slices of {a.minutes:g} minutes, {a.seeds} seeds wanted, {runs} pairs of runs. "
+        f"Device: `{device}`. "
         "A cell is *group, workload, vLLM release, pool* (in multiples of the trace's largest request). "
         "Intervals are 95 %, paired by seed; *noise*: the interval contains 1; *equal*: to four digits."
     )
@@ -125,6 +157,11 @@ def page(
         about, "",
         *(f"![{n}](img/{n})\n" for n in names),
         text,
+        "## Stranded requests", "",
+        *([f"* {x}" for x in stranded(found)] or ["None."]), "",
+        "A pair in which a run stranded requests has no ratio above: what never ends has no latency.", "",
+        "## Better than stock by more than noise", "",
+        *([f"* {x}" for x in better(found)] or ["Nothing."]), "",
         "## Worse than stock by more than noise", "",
         *([f"* {x}" for x in bad] or ["Nothing."]), "",
         "## Not run, or not for all seeds", "",

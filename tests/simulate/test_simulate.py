@@ -133,6 +133,35 @@ def test_without_a_connector_ours_is_as_fast_as_stock(worker: Any) -> None:
 @pytest.mark.engine
 @pytest.mark.slow
 @needs_engine
+def test_a_loaded_request_does_not_wait_for_the_next_arrival(worker: Any) -> None:
+    """20 s lie between arrivals; a load takes 0.02 s, "not yet" is said for as long as asked."""
+    sparse = with_(PRESSED, work={"synthetic": 6, "rate": 0.05, "seed": 3}, store={"kind": "pd"})
+    late = with_(sparse, store={"kind": "pd", "lookup": 3.0})
+    for scheduler in ("stock", "stallproof"):
+        now, then = (worker.run(with_(p, scheduler=scheduler))["summary"] for p in (sparse, late))
+        assert now["loads"] == now["completed"] == 6
+        assert now["ttft_p99_s"] < 0.1
+        assert 3.0 < then["ttft_p50_s"] < then["ttft_p99_s"] < 4.5
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@needs_engine
+def test_growing_requests_on_a_kv_pool_strand_stock_and_not_ours() -> None:
+    """The cascade of 0.28.0 without a script: short prompts, long answers, more than the pool holds."""
+    from stallproof.simulate.spawn import Worker
+
+    plan = with_(PRESSED, horizon=20)
+    with Worker("0.28.0") as w:
+        stock, ours = (w.run(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))
+    assert stock["stranded"] > 0
+    assert stock["preemptions"] > 1000
+    assert ours["stranded"] == 0
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@needs_engine
 def test_lost_loads_strand_stock_and_not_ours(worker: Any) -> None:
     plan = with_(PRESSED, store={"kind": "pd", "p_lost": 0.05}, options={"STALLPROOF_LOAD_DEADLINE_S": "5"})
     stock, ours = (worker.run(with_(plan, scheduler=s))["summary"] for s in ("stock", "stallproof"))

@@ -99,6 +99,13 @@ ROWS = (
     "--load-latency", type=float, default=0.02, show_default=True, help="Seconds before a load's first byte."
 )
 @click.option("--load-bandwidth", type=float, default=20000.0, show_default=True, help="Blocks per second.")
+@click.option(
+    "--lookup",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help='Seconds of "not yet" before the store answers.',
+)
 @click.option("--store-capacity", type=int, default=0, help="Blocks the store keeps; 0: unlimited.")
 @click.option("--p-fail", type=float, default=0.0, help="Share of loads that fail.")
 @click.option("--p-lost", type=float, default=0.0, help="Share of loads that never report.")
@@ -268,7 +275,7 @@ def plan_of(o: dict[str, Any], scheduler: str) -> Any:
             ),
             store=Store(
                 kind=o["store"], latency=o["load_latency"], bandwidth=o["load_bandwidth"],
-                capacity=o["store_capacity"], p_fail=o["p_fail"], p_lost=o["p_lost"],
+                capacity=o["store_capacity"], lookup=o["lookup"], p_fail=o["p_fail"], p_lost=o["p_lost"],
             ),
             scheduler=scheduler, blocks=o["blocks"], block_size=o["block_size"], depth=o["depth"],
             max_num_seqs=o["max_num_seqs"], budget=o["budget"], chunk_cap=o["chunk_cap"],

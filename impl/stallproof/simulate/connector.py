@@ -40,14 +40,21 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
 
     #: a declaration for Stallproof: a load writes newly allocated blocks only
     stallproof_new_blocks_only = True
-    #: ``recorded`` only, set by the simulation: what is known of each request, and the virtual clock
+    #: set by the simulation: what is known of each request (``recorded`` only), and the virtual clock
     known: ClassVar[dict[str, Known]] = {}
     now: ClassVar[Any] = staticmethod(lambda: 0.0)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """As vLLM's own: the role decides, and a CPU tier is a best-effort cache."""
+        return self.kind != "offload" and bool(getattr(super(), "requires_kv_delivery", False))
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         extra = dict(vllm_config.kv_transfer_config.kv_connector_extra_config or {})
         self.kind = str(extra.get("kind", "store"))
+        self.lookup = float(extra.get("lookup", 0.0))
+        self.asked: dict[str, float] = {}
         self.capacity = int(extra.get("capacity", 0)) or 1 << 60
         self.block_size = vllm_config.cache_config.block_size
         self.kept: OrderedDict[bytes, None] = OrderedDict()
@@ -66,6 +73,8 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
                 return None, False
             new = min(one.tokens, request.num_tokens - (one.mode == "sync")) - num_computed_tokens
             return max(0, new), new > 0 and one.mode == "async"
+        if self.lookup and self.now() < self.asked.setdefault(rid, self.now()) + self.lookup:
+            return None, False
         if self.kind == "pd":
             new = 0 if rid in self.pulled else request.num_prompt_tokens - num_computed_tokens
             return max(0, new), new > 0
@@ -104,6 +113,7 @@ class SimConnector(KVConnectorBase_V1, SupportsHMA):
             while len(self.kept) > self.capacity:
                 self.kept.popitem(last=False)
         self.hit.pop(request.request_id, None)
+        self.asked.pop(request.request_id, None)
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:

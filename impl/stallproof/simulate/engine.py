@@ -52,7 +52,9 @@ def make(plan: Plan) -> Any:
             "kv_connector": "SimConnector",
             "kv_connector_module_path": "stallproof.simulate.connector",
             "kv_role": "kv_consumer" if plan.store.kind == "pd" else "kv_both",
-            "kv_connector_extra_config": {"kind": plan.store.kind, "capacity": plan.store.capacity},
+            "kv_connector_extra_config": {
+                "kind": plan.store.kind, "capacity": plan.store.capacity, "lookup": plan.store.lookup,
+            },
             "kv_load_failure_policy": "recompute",
         }
     cls = scheduler_class(plan.scheduler, plan.depth)
@@ -129,11 +131,12 @@ class Simulation:
         pool = scheduler.kv_cache_manager.block_pool
         self.pool_free = pool.get_num_free_blocks
         self.known: dict[str, Known] = {}
-        if plan.store.kind == "recorded":
+        if plan.store.kind != "none":
             from stallproof.simulate.connector import SimConnector
 
-            self.known = SimConnector.known = retrace.read(Path(plan.work.path)).known
             SimConnector.now = staticmethod(lambda: self.now)
+            if plan.store.kind == "recorded":
+                self.known = SimConnector.known = retrace.read(Path(plan.work.path)).known
         if hasattr(scheduler, "_sp_now"):
             scheduler._sp_now = lambda: self.now  # our class's deadlines run on the virtual clock
 
@@ -290,7 +293,8 @@ class Simulation:
     def _idle(self) -> None:
         """Nothing runs: move on to the next thing that can happen outside."""
         nexts = [self.loading[0][0]] if self.loading else []
-        if self.arrivals and (self.quiet >= self.plan.patience_calls or self.quiet == 0):
+        # With no load under way the next call may do something: what has just been reported can run.
+        if self.arrivals and (self.loading or self.quiet >= self.plan.patience_calls):
             nexts.append(self.arrivals[0].at)
         # The pause doubles while nothing happens, up to a second, so that deadlines can pass in few calls.
         step = self.now + min(1.0, self.latency.idle * 2.0 ** min(self.quiet, 30))

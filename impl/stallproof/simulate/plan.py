@@ -22,6 +22,7 @@ class Store(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     kind: Literal["none", "pd", "store", "offload", "recorded"] = "none"
     latency: Seconds = 0.02
     bandwidth: Annotated[float, Meta(gt=0)] = 20000.0
+    lookup: Seconds = 0.0  #: for so long after its first question a request is told "not yet"
     capacity: Annotated[int, Meta(ge=0)] = 0  #: blocks kept, 0: unlimited
     p_fail: Annotated[float, Meta(ge=0, le=1)] = 0.0
     p_lost: Annotated[float, Meta(ge=0, le=1)] = 0.0
