@@ -155,8 +155,8 @@ theory = Lemmas(
     theorem="Blocks with any number of holders. Room of a set W: blocks that are free or come free when all "
     "of W let go. An eviction that was sure stays sure, victim by victim and through the target's own prefix "
     "hits; whoever goes, no room gets smaller; whoever takes blocks costs others at most what it takes; and "
-    "if all other holders may go, what fits the pool fits. Theory shared rests on it; the core counts gain so "
-    "(gain_of).",
+    "if all other holders may go, what fits the pool fits. Theory shared rests on it; the core counts gain "
+    "so (gain_of).",
     lemmas=lemmas,
     refuted=refuted,
     assumptions=(

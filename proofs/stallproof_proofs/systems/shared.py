@@ -109,7 +109,7 @@ def takes(s: State, grab: Expr, shared: Expr) -> Bool:
 
 
 def _more(s: State, a: Action, guards: Mapping[str, Bool], **updates: Any) -> Action:
-    joint = {
+    joint: dict[str, Any] = {
         m.GAIN.name: lambda w: gain2(w),
         m.BEHIND.name: lambda w: run2(w),
         m.IDLERS.name: lambda: idle2,
