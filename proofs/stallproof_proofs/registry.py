@@ -15,6 +15,7 @@ def theories() -> list[Theory]:
         order,
         refcount,
         save_restore,
+        shared,
         sharing,
         starvation,
         sums,
@@ -30,6 +31,7 @@ def theories() -> list[Theory]:
         order.theory,
         starvation.theory,
         sharing.theory,
+        shared.theory,
         save_restore.theory,
     ]
 

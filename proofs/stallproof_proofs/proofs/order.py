@@ -584,12 +584,13 @@ ASSUMPTIONS = (
     Assumption(
         "order_scope",
         "scope",
-        "Not in theory order: shared blocks (theory sharing has what they change), sessions without rule E "
-        "or where parked holders take seats (gap turns-beyond-the-seats), idle sessions that take seats "
-        "(gap sessions-take-the-seats), input for a session that still runs (gap session-in-two-queues). A "
-        "session has finitely many tokens in all; under FCFS each turn is a request of its own. Theory "
-        "starvation is about sessions that keep their place. Theory commit leaves out sessions, dropped late "
-        "tokens, grammar wait, pause and max_num_seqs.",
+        "Not in theory order: shared blocks (theory shared), sessions without rule E or where parked holders "
+        "take seats (gap turns-beyond-the-seats), idle sessions that take seats (gap "
+        "sessions-take-the-seats), input for a session that still runs (gap session-in-two-queues). A "
+        "session has finitely many tokens in all; under FCFS each turn is a request of its own. Theories "
+        "starvation and shared are about sessions that keep their place, starvation without shared blocks. "
+        "Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause and "
+        "max_num_seqs.",
         ("order",),
     ),
     Assumption(
@@ -625,8 +626,8 @@ theory = Inductive(
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
     "not-yet answers (bounded, or until a deferral deadline), sessions that idle between turns and hold "
-    "blocks, parked holders in the seats or not, "
-    "late tokens delivered, or dropped and their victims spared. Decreases: the vector of components "
+    "blocks, parked holders in the seats or not, late tokens delivered, or dropped and their victims spared. "
+    "Decreases: the vector of components "
     "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
     "scheduling order, goes down lexicographically in every call that acts and in every action between "
     "calls, or stays and steps in flight or quarantine go down. So Termination holds with chunked prefill, "

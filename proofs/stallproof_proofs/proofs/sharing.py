@@ -155,8 +155,8 @@ theory = Lemmas(
     theorem="Blocks with any number of holders. Room of a set W: blocks that are free or come free when all "
     "of W let go. An eviction that was sure stays sure, victim by victim and through the target's own prefix "
     "hits; whoever goes, no room gets smaller; whoever takes blocks costs others at most what it takes; and "
-    "if all other holders may go, what fits the pool fits. So Sure and the wedge argument of theory order "
-    "move as there, if gain is counted for all victims together (gain_of in the core).",
+    "if all other holders may go, what fits the pool fits. Theory shared rests on it; the core counts gain "
+    "so (gain_of).",
     lemmas=lemmas,
     refuted=refuted,
     assumptions=(
@@ -166,13 +166,6 @@ theory = Lemmas(
             "Sums over requests, entries and blocks obey the lemmas of theory sums (they are sums "
             "over finitely many terms).",
             ("refcount", "order"),
-        ),
-        Assumption(
-            "sharing_moves",
-            "glue",
-            "Theory sharing shows, block by block, that room moves under sharing as theory order says it "
-            "does without; the induction of theory order is not done again with shared blocks.",
-            ("sharing", "order"),
         ),
     ),
 )
