@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stallproof.trace import schema as T
 from stallproof.vllm.copies import Copies
+from stallproof.vllm.probe import own
 
 if TYPE_CHECKING:
     from stallproof.vllm.recording import Recorder
@@ -35,6 +36,7 @@ class Probe:
         self.manager, self.pool, self.coordinator = m, m.block_pool, m.coordinator
         self.null = self.pool.null_block
         self.context: tuple[str, str] = ("", "")
+        self.asking: Any = None  # running request that asks for blocks, where no context says more
         self.tables: dict[str, Counter[int]] = {}
         self.others: Counter[int] = Counter()  # pins and deferred entries
         self.fresh: list[int] = []  # allocated within the allocate_slots call in progress
@@ -140,32 +142,39 @@ class Probe:
                 continue
             if name == "remove_skipped_blocks" and not prunes(owner):
                 continue  # asked once per request and step, for nothing
-            self._put_back.append((owner, name, owner.__dict__.get(name)))
+            self._put_back.append((owner, name, own(owner, name, None)))
             setattr(owner, name, getattr(self, f"_{name}")(getattr(owner, name)))
         for manager in getattr(self.coordinator, "single_type_managers", ()):
             if hasattr(manager, "_apply_cow"):
-                self._put_back.append((manager, "_apply_cow", manager.__dict__.get("_apply_cow")))
+                self._put_back.append((manager, "_apply_cow", own(manager, "_apply_cow", None)))
                 manager._apply_cow = self.copies.hook(manager._apply_cow)
 
     def remove(self) -> None:
         for owner, name, before in reversed(self._put_back):
             if before is None:
-                owner.__dict__.pop(name, None)
+                with contextlib.suppress(AttributeError):  # somebody else took it off
+                    delattr(owner, name)
             else:
                 setattr(owner, name, before)
         self._put_back.clear()
+
+    def _who(self) -> tuple[str, str]:
+        """What is being done, and for which request."""
+        kind, r = self.context
+        return ("allocate", self.asking.request_id) if self.asking is not None and not kind else (kind, r)
 
     def _get_new_blocks(self, call: Any) -> Any:
         def get_new_blocks(num_blocks: int, *a: Any, **k: Any) -> Any:
             got = call(num_blocks, *a, **k)
             ids = [b.block_id for b in got]
             if ids:
-                kind, r = self.context
+                kind, r = self._who()
                 if r:
                     table = self._table(r)
                     for b in ids:
-                        table[b] += 1
-                    self.fresh.extend(ids)
+                        table[b] = table.get(b, 0) + 1
+                    if self.asking is None:
+                        self.fresh.extend(ids)
                     self.rec.emit(T.Alloc(r, ids))
                 else:
                     self.others.update(ids)
@@ -180,7 +189,7 @@ class Probe:
             result = call(blocks, *a, **k)
             ids = [b.block_id for b in flat if not b.is_null]
             if ids:
-                kind, r = self.context
+                kind, r = self._who()
                 if r:
                     self._table(r).update(ids)
                     self.shared.extend(ids)
@@ -199,7 +208,7 @@ class Probe:
             result = call(blocks, *a, **k)
             ids = [b.block_id for b in mine if not b.is_null]
             if ids:
-                kind, r = self.context
+                kind, r = self._who()
                 if kind in ("drain", "copy") and self.copies.released(ids, now=kind == "copy"):
                     pass
                 elif kind == "drain" or not r:
@@ -251,22 +260,32 @@ class Probe:
 
         rec, is_running = self.rec, RequestStatus.RUNNING
 
-        def allocate_slots(request: Any, num_new_tokens: int, *a: Any, **k: Any) -> Any:
-            r = request.request_id
-            # once per running request and step, so no context manager
-            before, self.context = self.context, ("allocate", r)
-            running = request.status is is_running
-            if not running:
+        def allocate_slots(
+            request: Any, num_new_tokens: int, *a: Any, num_lookahead_tokens: int = 0, **k: Any
+        ) -> Any:
+            if (
+                request.status is is_running and not a and not k
+            ):  # a fast path: each running request, each step
+                self.asking = request
+                try:
+                    result = call(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens)
+                finally:
+                    self.asking = None
+                if result is not None:  # all that happened are the pool's own events
+                    return result
+                r, running = request.request_id, True
+            else:
+                r, running = request.request_id, request.status is is_running
+                if num_lookahead_tokens:
+                    k["num_lookahead_tokens"] = num_lookahead_tokens
                 self.fresh, self.shared, self.external = [], [], 0
-            try:
-                result = call(request, num_new_tokens, *a, **k)
-            finally:
-                self.context = before
-            if running and result is not None:  # all that happened are the pool's own events
+                with self.within("allocate", r):
+                    result = call(request, num_new_tokens, *a, **k)
+            if running and result is not None:
                 return result
             names = ("num_new_computed_tokens", "new_computed_blocks", "num_lookahead_tokens",
                      "num_external_computed_tokens", "delay_cache_blocks")  # fmt: skip
-            given = dict(zip(names, a, strict=False)) | k
+            given = {"num_lookahead_tokens": num_lookahead_tokens, **dict(zip(names, a, strict=False)), **k}
             hit, ext = given.get("num_new_computed_tokens", 0), given.get("num_external_computed_tokens", 0)
             parked = bool(given.get("delay_cache_blocks"))
             comp = request.num_computed_tokens or hit + ext

@@ -39,6 +39,15 @@ TRACE_BYTES_ENV, TRACE_PARTS_ENV, TRACE_ZSTD_ENV = (
 )  # fmt: skip
 
 
+class _Tags(dict[type, str]):
+    def __missing__(self, event: Any) -> str:
+        tag = self[event] = str(event.__struct_config__.tag)
+        return tag
+
+
+_TAGS = _Tags()
+
+
 class RecordingError(AssertionError):
     """The hooks did not see a change of the engine's block tables."""
 
@@ -85,7 +94,7 @@ class Recorder:
 
     def emit(self, event: T.Event) -> None:
         """Append an event of the call in progress; outside any call it becomes a record of its own."""
-        name = str(type(event).__struct_config__.tag)
+        name = _TAGS[type(event)]
         self.counts[name] = self.counts.get(name, 0) + 1
         self.ev.append(event)
         if not self.depth:
