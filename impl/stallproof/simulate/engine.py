@@ -53,7 +53,9 @@ def make(plan: Plan) -> Any:
             "kv_connector_module_path": "stallproof.simulate.connector",
             "kv_role": "kv_consumer" if plan.store.kind == "pd" else "kv_both",
             "kv_connector_extra_config": {
-                "kind": plan.store.kind, "capacity": plan.store.capacity, "lookup": plan.store.lookup,
+                "kind": plan.store.kind,
+                "capacity": plan.store.capacity,
+                "lookup": plan.store.lookup,
             },
             "kv_load_failure_policy": "recompute",
         }
