@@ -275,6 +275,12 @@ def refused(s: Scenario) -> str:
     again = [q for q in s.request if q.load and q.load.again]
     if any(q.load and (q.load.tokens >= q.prompt or q.load.outcome != "ok") for q in again):
         return "a load that can be had again succeeds, and leaves a token to compute"
+    longest = max(
+        [n.prompt for n in s.stream]
+        + [n for q in s.request for n in (q.prompt, *(t.prompt for t in q.turns))]
+    )
+    if longest >= e.max_model_len:
+        return "the front end refuses a prompt as long as the model's length"
     if needed(s) > _LONGEST:
         return "it takes too long to be judged"
     if any(q.prefix_tokens and not q.prefix for q in s.request):
