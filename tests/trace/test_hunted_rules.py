@@ -103,3 +103,13 @@ def overlapping(first: str, second: str) -> Hand:
 def test_loads_of_one_request_overlap_only_as_parts_of_their_steps() -> None:
     assert "XferSafe" not in rules(overlapping("sync", "sync"))
     assert "XferSafe" in rules(overlapping("async", "sync"))
+
+
+@pytest.mark.parametrize(("more", "expected"), [([], ["BudgetShare"]), (["AdapterShare"], [])])
+def test_budget_shares_are_not_told_where_adapters_are(more: list[str], expected: list[str]) -> None:
+    """One who waits for an adapter looks like one who is ready."""
+    hand = Hand(rules=["BudgetShare", *more], pool=9, max_num_batched_tokens=4, max_num_seqs=4)
+    hand.out(s.Add("b", 1, 0.0, 40, 4)).call(Alloc("b", [1]), Admit("b", 0), tok={"b": 4}).upd().add("a")
+    for i in range(5):
+        hand.call(Alloc("b", [i + 2]), tok={"b": 4}).upd()
+    assert rules(hand) == expected

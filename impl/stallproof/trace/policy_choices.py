@@ -413,7 +413,9 @@ class Choices:
             self.episode = None
         if self.asked or self.expired:
             self._deferrals()
-        if "BudgetShare" in self.rules:
+        if (
+            "BudgetShare" in self.rules and "AdapterShare" not in self.rules
+        ):  # who waits for an adapter is not told
             self._share(rec)
         self._new_call()
 
