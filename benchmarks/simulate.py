@@ -1,7 +1,8 @@
 """Stock against ours on production workloads, paired by seed: `make bench-simulate`.
 
     python benchmarks/simulate.py [--traces DIR] [--minutes 10] [--seeds 10] [--only GROUP ...] [--quick]
-                                  [--first N] [--cells N] [--jobs N] [--ray ADDRESS] [--no-run] [--out DIR]
+                                  [--first N] [--cells N] [--jobs N] [--ray ADDRESS] [--out DIR]
+                                  [--no-run] [--no-page]
 
 Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
 another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
@@ -73,7 +74,6 @@ class Cell:
     pool: float
     store: Store = NONE
     length: float = 0.0  #: seconds of the slice; 0: the bench's
-    depth: int = 2  #: batches in flight
     since: float = 0.0  #: seconds of the trace before the first slice
     horizon: float = 1800.0  #: seconds after the last arrival at which a run is given up
     options: tuple[tuple[str, str], ...] = ()  #: settings of our class, by environment variable
@@ -81,8 +81,8 @@ class Cell:
     @property
     def label(self) -> str:
         said = "".join(f" {k.removeprefix('STALLPROOF_')}={v}" for k, v in self.options)
-        deep = "" if self.depth == 2 else f" depth {self.depth}"
-        return f"{self.group} {self.name} {self.version} pool {self.pool:g}{deep}{said}"
+        kind = f" {self.store.kind}" if self.group == "patience" and self.store.kind != "none" else ""
+        return f"{self.group} {self.name}{kind} {self.version} pool {self.pool:g}{said}"
 
 
 def reasoning(group: str, version: str, store: Store, **more: Any) -> Cell:
@@ -109,7 +109,6 @@ def _cells() -> Iterator[Cell]:
         yield Cell("kv-pool", version, *AZURE[:2], 0.3, tight, POOL, horizon=600.0)
         yield Cell("pd-burst", version, *MOONCAKE[:2], 0.35, tight, PD_LOOKUP)
         yield Cell("pd-burst", version, *AZURE[:2], 0.3, tight, PD_LOOKUP)
-        yield reasoning("pd", version, PD, depth=3)
     yield reasoning("sweep", new, NONE)
     yield reasoning("offload", "0.28.0", OFFLOAD)
     yield reasoning("offload", new, OFFLOAD)
@@ -123,7 +122,8 @@ def _cells() -> Iterator[Cell]:
     yield Cell("pd", new, *pd, 2.0, PD)
     yield Cell("offload", new, *MOONCAKE, 2.0, OFFLOAD)
     for p in ("0", "2"):  # tuning of P; the default is in the other cells
-        yield reasoning("patience", new, PD, options=(("STALLPROOF_PATIENCE", p),))
+        for store in (PD, POOL):
+            yield reasoning("patience", new, store, options=(("STALLPROOF_PATIENCE", p),))
         for name in (AZURE, (*MOONCAKE[:2], pd_share)):
             store = PD if name[0] == "mooncake" else NONE
             yield Cell("patience", new, *name, tight, store, options=(("STALLPROOF_PATIENCE", p),))
@@ -155,7 +155,7 @@ def plan_of(cell: Cell, seed: int, seeds: int, scheduler: str, traces: Path, len
             seed=seed,
         ),
         scheduler=scheduler, blocks=math.ceil(cell.pool * largest(traces / cell.path) / 16), store=cell.store,
-        depth=cell.depth, latency=DEVICE, seed=seed, horizon=cell.horizon, slo_ttft=30.0, slo_itl=0.3,
+        latency=DEVICE, seed=seed, horizon=cell.horizon, slo_ttft=30.0, slo_itl=0.3,
         max_model_len=REASONING_LEN if cell.path == REASONING[1] else 131072,
         options=dict(cell.options) if scheduler != "stock" else {},
     )  # fmt: skip
@@ -251,6 +251,7 @@ def arguments(args: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--ray", help="address of a Ray cluster")
     parser.add_argument("--no-run", action="store_true", help="pages from the results that there are")
+    parser.add_argument("--no-page", action="store_true", help="tables only; what is under docs/ stays")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "simulate", help="where results are kept")
     return parser.parse_args(args)
 
@@ -279,7 +280,7 @@ def main(args: list[str] | None = None) -> int:
     planned = dict.fromkeys(cells, a.seeds)
     text = simulate_report.tables(found, planned, a.minutes)
     print(text)
-    if not a.quick:
+    if not a.quick and not a.no_page:
         (DOCS / "simulate-results.md").write_text(simulate_report.page(text, found, planned, a, DEVICE))
         for name, picture in simulate_report.pictures(found):
             (DOCS / "img" / name).write_text(picture)

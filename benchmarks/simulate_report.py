@@ -131,9 +131,12 @@ def better(found: dict[Any, Pairs]) -> list[str]:
 
 
 def commit() -> str:
-    """Of the code that ran, as far as git knows."""
-    got = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return f"Made at commit {got.stdout.strip()}. " if not got.returncode else ""
+    """The last change of the scheduler class, as far as git knows."""
+    paths = ["impl/stallproof/core", "impl/stallproof/vllm"]
+    got = subprocess.run(
+        ["git", "log", "-1", "--format=%h", "--", *paths], capture_output=True, text=True
+    ).stdout.strip()
+    return f"Scheduler class as of commit {got}. " if got else ""
 
 
 def page(
