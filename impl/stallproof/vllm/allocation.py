@@ -74,6 +74,12 @@ class AllocationPart(Engine):
             self._sp_fire("NoInversion")
             self._sp_emit("Refuse", request.request_id, -1, "closed")
             return None
+        if self._sp_late.get(request.request_id) is request:
+            if any(request.request_id in tokens for tokens in self._sp_flight):
+                self._sp_fire("Patience")
+                self._sp_emit("Refuse", request.request_id, -1, "closed")
+                return None
+            del self._sp_late[request.request_id]
         share = self._sp_share
         if share is None:
             return self._sp_admit_now(request, args, kwargs)

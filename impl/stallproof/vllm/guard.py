@@ -248,7 +248,9 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
                 self._sp_fault("connector hook", exc)
         if seat and getattr(self, "lora_config", None) is not None:
             self._sp_adapters_before()
-        if self._sp_foreign or self._sp_suspects:  # whether a suspect is refused has to be seen
+        if (
+            self._sp_foreign or self._sp_late or self._sp_suspects
+        ):  # whether a suspect is refused has to be seen
             self._sp_hook_allocate()
         elif self._inflight_prefills or self._sp_sessions:
             self._sp_hook_if_parked(seat)
@@ -258,8 +260,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if not self._sp_settings.active("AdapterShare"):
             return
         if self._sp_share is None:
-            # two turnovers of all slots, then newcomers let one who waits for an adapter go first
-            self._sp_share = AdapterShare(self.lora_config.max_loras, 2 * self.max_num_running_reqs)
+            # a turnover of all slots, then newcomers let one who waits for an adapter go first
+            self._sp_share = AdapterShare(self.lora_config.max_loras, self.max_num_running_reqs)
         self._sp_count_adapters(self._sp_share)
 
     @isolated("prepare")
@@ -403,6 +405,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             return
         call.preempted += 1
         request._sp_reached = request.num_computed_tokens
+        self._sp_note_late(request)
         self._sp_freeing = True
         try:
             super()._preempt_request(request, timestamp, *args, **kwargs)
@@ -412,6 +415,13 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_suspects[request.request_id] = request  # with what it has by now it may not fit any more
         if not self.running:
             call.target = request  # it was alone, and refused
+
+    def _sp_note_late(self, request: Any) -> None:
+        """Resumed before its last token comes, it would compute it again, and the client get it twice."""
+        if hasattr(request, "num_stale_output_tokens") or request.num_output_placeholders:
+            return  # the engine waits by itself, from 0.27 on, or has kept a place for the token
+        if any(request.request_id in tokens for tokens in self._sp_flight) and self._sp_on("Patience"):
+            self._sp_late[request.request_id] = request
 
     def _sp_keep(self, victim: Any) -> bool:
         """Before 0.30 there is no exit but through here: keep every victim, put them back after the call."""

@@ -240,6 +240,7 @@ class ReportPart(Engine):
         self._sp_sessions.pop(rid, None)
         self._sp_session_comp.pop(rid, None)
         self._sp_suspects.pop(rid, None)
+        self._sp_late.pop(rid, None)
         if rid not in self._sp_quarantine:
             self._sp_generations.pop(rid, None)
 
