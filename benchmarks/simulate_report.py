@@ -144,7 +144,11 @@ def page(
 ) -> str:
     """docs/simulate-results.md."""
     runs = sum(len(p) for p in found.values())
-    left = [c.label for c in planned if len(found.get(c, ())) < planned[c]]
+    left = [
+        f"{c.label}: {len(found.get(c, ()))} of {planned[c]} seeds"
+        for c in sorted(planned, key=lambda c: len(found.get(c, ())))
+        if len(found.get(c, ())) < planned[c]
+    ]
     bad = worse(found)
     names = [name for name, _ in pictures(found)]
     about = (

@@ -19,17 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    """A few requests in the two formats that the quick plan reads."""
+    """An hour of small requests in the two formats that the quick plan reads."""
     folder = tmp_path / "traces"
     (folder / "mooncake").mkdir(parents=True)
     (folder / "azure").mkdir()
     (folder / "servegen" / "deepseek-r1").mkdir(parents=True)  # planned, never read here
     rows = [
-        {"timestamp": 40000 * n, "input_length": 700 + n, "output_length": 9, "hash_ids": [1, n + 2]}
-        for n in range(90)
+        {"timestamp": 2000 * n, "input_length": 700 + n % 90, "output_length": 9, "hash_ids": [1, n + 2]}
+        for n in range(1775)
     ]
     (folder / "mooncake" / "conversation_trace.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    lines = [f"2023-11-16 18:{n // 3:02}:{n % 3 * 20:02}.0000000,300,7\n" for n in range(177)]
+    lines = [f"2023-11-16 18:{n // 30:02}:{n % 30 * 2:02}.0000000,300,7\n" for n in range(1775)]
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(lines)
     (folder / "azure" / "AzureLLMInferenceTrace_conv.csv").write_text(text)
     return folder
