@@ -54,7 +54,7 @@ class LoadPart(Engine):
         self._sp_poll_until = 0.0
         #: request, and the newest step, of which outputs are not to be delivered (to 0.26)
         self._sp_stale: dict[str, tuple[Any, int]] = {}
-        #: preempted requests of which a token is still to come, where the engine keeps no place for it (to 0.26)
+        #: preempted requests of which a token is to come, where the engine keeps no place for it (to 0.26)
         self._sp_late: dict[str, Any] = {}
         self._sp_flight: deque[Any] = deque()  #: tokens by request of the steps in flight
         self._sp_lasting = Shadow()
