@@ -91,7 +91,6 @@ def test_errors_name_file_line_and_remedy() -> None:
 LARGE = {
     "impl/stallproof/trace/schema.py": 610,
     "model/stallproof_model/sched.py": 608,
-    "proofs/stallproof_proofs/systems/order_steps.py": 619,
 }
 
 
