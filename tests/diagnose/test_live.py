@@ -101,7 +101,7 @@ class Serve:
 
         def client(i: int) -> None:
             while not over.is_set():
-                self.ask(tokens, out, i, 200)
+                self.ask(tokens, max(20, out - 15 * i), i, 200)  # they do not end all at once
 
         threads = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(clients)]
         for t in threads:
@@ -213,7 +213,13 @@ def test_a_prompt_that_never_fits(plain: Serve) -> None:
 def test_a_worker_that_stands_still(plain: Serve) -> None:
     with plain.load(6, 200, 600):
         worker = plain.worker()
-        os.kill(worker, signal.SIGSTOP)
+        for _ in range(20):  # what is published last must show a request that runs
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(1)
+            if plain.gauge("num_requests_running") >= 1:
+                break
+            os.kill(worker, signal.SIGCONT)
+            time.sleep(0.5)
         try:
             lines = plain.watch("--interval", "1", "--polls", "60", "--bound", "12", "--exit-on-stall")
         finally:
