@@ -75,7 +75,6 @@ def test_control_a_broken_scheduler_is_told_from_stock() -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_what_passes_with_stock_passes_with_ours() -> None:
     done = run("0.32.0")

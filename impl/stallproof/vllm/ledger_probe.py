@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stallproof.trace import schema as T
 from stallproof.vllm.copies import Copies
-from stallproof.vllm.probe import own
+from stallproof.vllm.probe import own, take_off
 
 if TYPE_CHECKING:
     from stallproof.vllm.recording import Recorder
@@ -152,8 +152,7 @@ class Probe:
     def remove(self) -> None:
         for owner, name, before in reversed(self._put_back):
             if before is None:
-                with contextlib.suppress(AttributeError):  # somebody else took it off
-                    delattr(owner, name)
+                take_off(owner, name)
             else:
                 setattr(owner, name, before)
         self._put_back.clear()
