@@ -60,7 +60,6 @@ def test_no_fault_is_there_unasked() -> None:
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_those_with_a_scenario_break_it() -> None:
     """The scenario passes with our class as it is (``tests/scenarios``), and not with the fault."""

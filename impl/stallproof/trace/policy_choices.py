@@ -413,9 +413,8 @@ class Choices:
             self.episode = None
         if self.asked or self.expired:
             self._deferrals()
-        if (
-            "BudgetShare" in self.rules and "AdapterShare" not in self.rules
-        ):  # who waits for an adapter is not told
+        # a trace does not tell who waits for an adapter
+        if "BudgetShare" in self.rules and "AdapterShare" not in self.rules:
             self._share(rec)
         self._new_call()
 
