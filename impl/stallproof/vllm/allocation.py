@@ -116,6 +116,7 @@ class AllocationPart(Engine):
         if self._sp_at_once == request.request_id and kwargs.get("num_external_computed_tokens"):
             blocks = self._sp_allocate_quiescent(request, args, kwargs)
             if blocks is None:
+                self._sp_call.fenced = request.request_id
                 self._sp_emit("Refuse", request.request_id, -1, "fence")
             return blocks
         blocks = self._sp_allocate_before(request, *args, **kwargs)

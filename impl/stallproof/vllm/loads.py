@@ -443,11 +443,15 @@ class LoadPart(Engine):
         return lot
 
     def sp_awaits(self: Any) -> list[str]:
-        """Requests, ended ones too, of whose transfer a report or the deadline is still to come."""
+        """Requests, ended ones too, of whose transfer a report or the deadline is still to come.
+
+        And one that waits until steps in flight, if only empty ones, have passed over the blocks of its load.
+        """
         if not self._sp_act:
             return []
         loads = [r for r in self._sp_load_deadline.due if r not in self.finished_recving_kv_req_ids]
-        return [*loads, *self._sp_sends.due]
+        fenced = [self._sp_call.fenced] if self._sp_call.fenced and self._sp_steps.in_flight > 1 else []
+        return [*loads, *self._sp_sends.due, *fenced]
 
     def _sp_unquarantine(self: Any, lot: Lot) -> None:
         pool, ids = self.kv_cache_manager.block_pool, [b.block_id for b in lot.blocks]

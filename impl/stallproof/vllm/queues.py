@@ -283,6 +283,8 @@ class QueuePart(Engine):
     # ------------------------------------------------------------ arrivals and sessions
 
     def add_request(self: Any, request: Any) -> None:
+        if self._sp_ready and any(o.request_id == request.request_id for _, o in self._sp_endings):
+            return  # a further turn for a session that has ended: its client does not know yet
         if self._sp_ready and request.request_id not in self.requests:
             self._sp_arrival(request)
             super().add_request(request)

@@ -20,6 +20,7 @@ class Call:
     running_before: int = 0
     target: Any = None  #: request refused last, if known
     loading: bool = False  #: it asked for blocks of a load, too
+    fenced: str = ""  #: request whose load waits for steps in flight, if it cannot start later
     kept: list[Any] = field(default_factory=list)
     evicted: list[Any] = field(default_factory=list)
 
@@ -27,7 +28,7 @@ class Call:
         """Whether anything but ``running_before`` was set; if not, the next call takes the same object."""
         return bool(
             self.closed or self.closed_new or self.waited or self.keeping or self.full or self.preempted
-            or self.target is not None or self.kept or self.evicted
+            or self.target is not None or self.kept or self.evicted or self.fenced
         )  # fmt: skip
 
 
