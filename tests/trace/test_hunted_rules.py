@@ -44,7 +44,7 @@ def test_another_one_is_admitted_after_an_eviction() -> None:
     assert "Queues" in rules(hand)
 
 
-def reserved(pool: int, blocks: int, lookahead: int = 0) -> Hand:
+def reserved(pool: int, blocks: int, lookahead: int = 0, why: str = "reserved") -> Hand:
     """An idle session is evicted for the load of ``c``; the load of ``b`` still needs ``blocks`` - 1."""
     hand = Hand(pool=pool, block=2, rules=OURS, fence_mode="GateLoads", lookahead=lookahead)
     hand.add("a", prompt=2, max_tokens=1).add("b", prompt=2 * blocks).add("c", prompt=2)
@@ -58,7 +58,7 @@ def reserved(pool: int, blocks: int, lookahead: int = 0) -> Hand:
     )
     hand.upd(Park("a", "session"), out={"a": 1})
     hand.call(
-        Refuse("c", 1, "reserved"), Evict("a", "c"), Free("a", [1]),
+        Refuse("c", 1, why), Evict("a", "c"), Free("a", [1]),
         Alloc("c", [1]), Load("c", 1, [1], "async", 2), Start("c", 1),
     )  # fmt: skip
     return hand
@@ -69,6 +69,12 @@ def test_room_is_what_reservations_leave() -> None:
     assert "Commit" in rules(reserved(pool=8, blocks=3)), "there was room beside the reservations"
     assert "Commit" not in rules(reserved(pool=8, blocks=3, lookahead=2)), "and for a step that drafts"
     assert "Commit" in rules(reserved(pool=24, blocks=3, lookahead=2))
+
+
+def test_a_load_that_no_block_is_free_for_needs_room_beside_reservations_too() -> None:
+    """The refusal says ``blocks`` then, and what is kept back matters only after the first eviction."""
+    assert "Commit" not in rules(reserved(pool=4, blocks=3, why="blocks"))
+    assert "Commit" in rules(reserved(pool=8, blocks=3, why="blocks"))
 
 
 def session_beside(first: str) -> Hand:

@@ -488,7 +488,7 @@ def _repeat(h, n, more):
     return h
 
 
-def _starve(calls=80, newcomers=True):
+def _starve(calls=80, newcomers=True, why="fence"):
     """N1: an older running request waits while one-token newcomers are served, call after call."""
     h = Hand(pool=4).add("old", prompt=16)
     h.call(Alloc("old", [1, 2]), Admit("old", 0), tok={"old": 8}).upd()
@@ -496,10 +496,10 @@ def _starve(calls=80, newcomers=True):
         r = f"n{i}"
         if newcomers:
             h.add(r, prompt=2, max_tokens=1)
-            h.call(Refuse("old", 2, "fence"), Alloc(r, [3]), Admit(r, 0), tok={r: 2})
+            h.call(Refuse("old", 2, why), Alloc(r, [3]), Admit(r, 0), tok={r: 2})
             h.upd(Finish(r, "length", 1), Free(r, [3]), out={r: 1})
         else:
-            h.call(Refuse("old", 2, "fence"))
+            h.call(Refuse("old", 2, why))
             h.upd()
     return h
 
@@ -618,6 +618,7 @@ CONTROLS = {
         .call(done=1)
         .upd(Start("a", 1), done=1)
     ),
+    "one that waits for an adapter is passed": lambda: _starve(why="adapter"),
     "the youngest is the victim": lambda: three("VictimOrder", "Commit").call(
         Refuse("a", 1, "blocks"), Preempt("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
     ),

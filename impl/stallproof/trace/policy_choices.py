@@ -163,7 +163,9 @@ class Choices:
                     break
         if "Commit" in self.rules and led.config.plain:
             need = self._most(target) + led.config.watermark
-            if self.reserved == e.target:
+            # a load, too, needs room beside what is kept back; only idle sessions make room for one
+            load = victim.awaits == "session" and target.st != RUNNING
+            if load or self.reserved == e.target:
                 others = [o for o in led.reqs.values() if o is not target and _reserves(o)]
                 need += sum(self._most(o) for o in others)
                 ahead = led.config.lookahead

@@ -137,7 +137,7 @@ class Progress:
     def _refuse(self, e: s.Refuse) -> None:
         if self.open:
             self._settle(e)
-        if e.why in ("budget", "slots"):
+        if e.why in ("budget", "slots", "adapter"):  # not for blocks; who frees one is not in a trace
             return
         self.refused[e.r] = e.need
 

@@ -225,7 +225,7 @@ class Refuse(_Event, tag="refuse", frozen=True, gc=False):
     """``r`` asked for blocks and did not get them. ``need``: new blocks it asked for, -1 unknown.
 
     ``why``: ``blocks`` (too few), ``reserved``, ``fit`` (whole sequence), ``fence``, ``closed`` (behind a
-    refusal), ``budget``, ``slots``, or a word of the engine's own.
+    refusal), ``budget``, ``slots``, ``adapter`` (none is left for it), or a word of the engine's own.
     """
 
     r: Rid

@@ -87,7 +87,8 @@ class AllocationPart(Engine):
         if not share.may(key, adapter, holds):
             self._sp_fire("AdapterShare")
             if self._sp_act:
-                self._sp_emit("Refuse", request.request_id, -1, "closed")
+                why = "closed" if adapter in share.active else "adapter"
+                self._sp_emit("Refuse", request.request_id, -1, why)
                 return None
         blocks = self._sp_admit_now(request, args, kwargs)
         if blocks is not None:

@@ -82,13 +82,30 @@ class EndingPart(Engine):
             return False
         return not self._sp_admission_fixed or self._sp_admissible(request)
 
+    def _sp_watch_idle(self: Any) -> None:
+        """A call gave nobody a token. With the whole pool free, those that could run may be refused for good.
+
+        Hits and loads shift where chunks begin, and what windows hold at once with them: no count on arrival
+        sees that.
+        """
+        if self.kv_cache_manager.block_pool.get_num_free_blocks() < self._sp_capacity():
+            return
+        for queue in (getattr(self, self._sp_holding_name), self.waiting):
+            for r in queue:
+                if r.status.name in ("WAITING", "PREEMPTED") and not getattr(r, "_sp_idled", False):
+                    r._sp_idled = True
+                    self._sp_suspects[r.request_id] = r
+
     def _sp_tight(self: Any, request: Any) -> bool:
         """Where groups have windows: alone, in chunks as large as they get and without hits, it is refused.
 
-        It is ended only if that is what happens (:meth:`_sp_at_wall`).
+        Or it was ready while a call did nothing. It is ended only if it is seen to be refused for good
+        (:meth:`_sp_at_wall`).
         """
         if not self._sp_windows:
             return False
+        if getattr(request, "_sp_idled", False):
+            return True
         chunk, cap = self.max_num_scheduled_tokens, self.scheduler_config.long_prefill_token_threshold
         chunk = min(chunk, cap) if cap > 0 else chunk
         most = peak(self._sp_groups, request.num_tokens, self.num_lookahead_tokens, self.max_model_len, chunk)

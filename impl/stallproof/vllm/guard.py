@@ -307,6 +307,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
                 self._sp_touching = self._sp_steps.newest
             if tokens >= self.max_num_scheduled_tokens:
                 call.full = self._sp_has_waiting()
+            elif not tokens and self._sp_windows and not self.running:
+                self._sp_idle()
         if call.kept:
             self.running.extend(reversed(call.kept))
             if output is not None and not self._sp_adapter.facts.reset_list:
@@ -318,6 +320,10 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if self.finished_recving_kv_req_ids and self.connector is not None:
             self._sp_promote()
         self._sp_watch(output)
+
+    @isolated("idle")
+    def _sp_idle(self) -> None:
+        self._sp_watch_idle()
 
     @isolated("settle")
     def _sp_settle(self, call: Call) -> None:

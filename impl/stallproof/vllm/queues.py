@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from stallproof.core import order
@@ -208,11 +209,17 @@ class QueuePart(Engine):
         """Those that hold nothing: preempted and skipped requests go to their places."""
         waiting, key = self.waiting, self._sp_key
         back = {r.request_id: r for r in moved if r.request_id in self.requests and not self._sp_holds(r)}
+        # the engine puts them in front, where sessions between turns may stand, too: nobody waits for those
+        ready = (i for i, r in enumerate(waiting) if r.status is not self._sp_between_turns)
+        head = list(islice(ready, len(back) + 2))
         displaced = []
-        for i in range(min(len(back) + 1, len(waiting) - 1) - 1, -1, -1):
-            if key(waiting[i]) > key(waiting[i + 1]):
+        last = key(waiting[head.pop()]) if head else None
+        for i in reversed(head):
+            if key(waiting[i]) > last:
                 displaced.append(waiting[i])
                 del waiting[i]
+            else:
+                last = key(waiting[i])
         back_in = sorted([*stray, *displaced], key=key)
         if not back_in:
             return
@@ -351,7 +358,7 @@ class QueuePart(Engine):
                 self._sp_arrivals += 1
                 session._sp_arrival = self._sp_arrivals
             self._sp_silent.end(session.request_id)
-        queue = self._sp_heap_of(session) if self._sp_ready and self._sp_act else None
+        queue = self._sp_queue_of(session) if self._sp_ready and self._sp_act else None
         if queue is not None:
             queue.remove_request(session)
         if comp is None:
@@ -360,14 +367,21 @@ class QueuePart(Engine):
             session.num_computed_tokens = comp
             super()._update_request_as_session(session, update)
             session.num_computed_tokens = 0
-        if queue is not None:
+        if isinstance(queue, deque):
+            order.insert_from_front(queue, [session], self._sp_queue_key)
+        elif queue is not None:
             queue.add_request(session)
         if self._sp_ready:
             self._sp_check_arrival(session)  # the longer sequence may never fit
 
-    def _sp_heap_of(self: Any, session: Any) -> Any:
-        """The heap that ``session`` is in, if any: a turn changes its place, which a heap does not notice."""
-        for queue in (self.waiting, getattr(self, self._sp_holding_name)):
-            if not isinstance(queue, deque) and any(r is session for r in queue):
+    def _sp_queue_of(self: Any, session: Any) -> Any:
+        """The queue that ``session`` is in, if a turn, which changes its place, has to move it there.
+
+        A heap does not notice; a list holds it where it was when its blocks were taken. Holders in a list are
+        put in order before each call.
+        """
+        waiting, holding = self.waiting, getattr(self, self._sp_holding_name)
+        for queue in (waiting,) if isinstance(waiting, deque) else (waiting, holding):
+            if self._sp_arranging and any(r is session for r in queue):
                 return queue
         return None
