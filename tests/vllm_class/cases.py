@@ -633,6 +633,22 @@ def case_feasible_although_the_watermark_is_not(series: str) -> None:
         assert not rig.s.requests
 
 
+def case_a_load_refused_once_is_loaded_one_refused_twice_is_computed(series: str) -> None:
+    """A refusal with the whole pool free may be a passing fault; the same one again is for good."""
+    for times, loads in ((1, 1), (2, 0)):
+        rig = Rig(OURS, blocks=8, depth=1, role="kv_both", record=False)
+        manager = rig.s.kv_cache_manager
+        manager.allocate_slots = lambda *a, **k: None
+        rig.add("L", 64, 2, tokens=32)
+        for _ in range(times):
+            rig.step()
+        del manager.allocate_slots
+        rig.run(20)
+        rig.all_done()
+        assert (len(rig.started), rig.outputs["L"]) == (loads, 2), times
+        assert rig.fired.get("Feasible", 0) == 1 - loads
+
+
 def case_outgrown_pool_beside_another(series: str) -> None:
     """Two requests fill the pool; the younger outgrows it while it is not alone, and ends all the same."""
     rig = Rig(OURS, blocks=6, depth=2, max_model_len=512)

@@ -242,8 +242,17 @@ class LoadPart(Engine):
         """A load was refused though the whole pool is free: ``request`` computes here what it would load.
 
         A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
+        Refused once, it may have met a passing fault of an allocator or a watermark: the same refusal again,
+        by the same pool of the same sequence, is for good. So is the first one of a prompt that may not fit
+        even computed: to wait would only put its end off.
         """
-        if self.kv_cache_manager.block_pool.get_num_free_blocks() < self._sp_capacity():
+        capacity = self._sp_capacity()
+        if self.kv_cache_manager.block_pool.get_num_free_blocks() < capacity:
+            return
+        now = request.num_tokens, capacity
+        suspect = self._sp_suspects.get(request.request_id) is request
+        if not suspect and getattr(request, "_sp_refused_load", None) != now:
+            request._sp_refused_load = now
             return
         self._sp_fire("Feasible")
         if self._sp_on("Feasible"):
