@@ -462,7 +462,13 @@ CASES = {
         ),
     ),
     "can never fit": ("Feasible", lambda: Hand(rules=["Feasible"]).add("a", prompt=40).call().upd().call()),
+    "can never fit with its look-ahead": ("Feasible", lambda: _ahead(slots=4, max_model_len=18)),
 }
+
+
+def _ahead(**told):
+    """A prompt of 14 in a pool of 16 tokens, look-ahead 4: where is the end of the longest sequence?"""
+    return Hand(rules=["Feasible"], lookahead=4, **told).add("a", prompt=14).call().upd().call()
 
 
 def _leak():
@@ -628,6 +634,9 @@ CONTROLS = {
     "evicts for one that has no room": lambda: two_held("VictimOrder", "Commit", "OneOrder", run="a").call(
         Refuse("a", 1, "blocks"), Evict("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
     ),
+    "look-ahead ends where the longest sequence does": lambda: _ahead(slots=4, max_model_len=16),
+    "drafts that have no slots": lambda: _ahead(slots=0, max_model_len=64),
+    "the longest sequence is not told": lambda: _ahead(slots=4),
     "waits beside an ended session that is read": lambda: (
         Hand(rules=["Commit"], pool=2, depth=3)
         .add("a", "b")
