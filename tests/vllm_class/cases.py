@@ -1054,6 +1054,15 @@ def case_the_table_of_mechanisms_is_true(series: str) -> None:
         assert not missing(cls)
 
 
+def case_a_trace_tells_look_ahead_and_the_longest_sequence(series: str) -> None:
+    """Replay's Feasible check counts with them."""
+    from stallproof.vllm.describe import config_of
+
+    for cls in ("stock", OURS):
+        told = config_of(Rig(cls, blocks=8, lookahead=3, max_model_len=96, record=False).s)
+        assert (told.slots, told.max_model_len, told.lookahead) == (3, 96, 3), cls
+
+
 def case_guard_by_environment(series: str) -> None:
     """``STALLPROOF_GUARD=1``: whatever class the configuration names is guarded; else nothing changes."""
     from vllm.config import SchedulerConfig
