@@ -59,9 +59,7 @@ def command(
         apart(output, files)
         writable(output, folder=many)
     if os.environ.get("STALLPROOF_TRACE"):
-        click.echo(
-            "stallproof: STALLPROOF_TRACE is for engines, not for this; name a file with -o", err=True
-        )
+        click.echo("stallproof: STALLPROOF_TRACE is for engines, not for this; name a file with -o", err=True)
     worst = Exit.OK
     for v in versions:
         runnable = [s for s in loaded if not s.versions or v in s.versions]
