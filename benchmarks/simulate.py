@@ -122,7 +122,7 @@ def _cells() -> Iterator[Cell]:
     yield Cell("pd", new, *pd, 2.0, PD)
     yield Cell("offload", new, *MOONCAKE, 2.0, OFFLOAD)
     for p in ("0", "2"):  # tuning of P; the default is in the other cells
-        for store in (PD, POOL):
+        for store in (PD, POOL, OFFLOAD):
             yield reasoning("patience", new, store, options=(("STALLPROOF_PATIENCE", p),))
         for name in (AZURE, (*MOONCAKE[:2], pd_share)):
             store = PD if name[0] == "mooncake" else NONE

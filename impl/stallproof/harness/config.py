@@ -105,6 +105,7 @@ def vllm_config(e: Engine, transfer: dict[str, Any] | None = None) -> Any:
                     "kv_connector_module_path": "stallproof.harness.connector",
                     "kv_role": e.role,
                     "kv_load_failure_policy": e.load_failure,
+                    "kv_connector_extra_config": {} if e.delivers else {"delivers": False},
                 },
             )
         )

@@ -66,6 +66,10 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.WORKER:
             self.caches: dict[str, Any] = {}
 
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return bool(self.extra.get("delivers", True))
+
     # ------------------------------------------------------------ scheduler half
 
     def script(self, request: Any) -> dict[str, Any]:

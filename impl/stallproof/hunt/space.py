@@ -93,6 +93,7 @@ class Maker:
         if self.outside:
             e.role = pick(("kv_both", "kv_consumer", "kv_producer"))
             e.load_failure = pick(("recompute", "fail"))
+            e.delivers = "send" in self.facets or pick((True, False))
         return e
 
     def load(self, prompt: int, block: int) -> Load:
@@ -267,6 +268,8 @@ def refused(s: Scenario) -> str:
         return "newcomers must fit"
     loads = {n for q in s.request if q.load and q.load.mode == "async" for n in names(q)}
     sends = {n for q in s.request if q.send for n in names(q)}
+    if sends and not e.delivers:
+        return "a connector that hands blocks over has to deliver them"
     if any(r.id not in (sends if r.kind == "sent" else loads) for r in s.report):
         return "a report names no transfer of its kind"
     if any(q.send and q.send.outcome == "with_recv" and not (q.load and q.load.mode == "async")
@@ -425,7 +428,7 @@ def _transfer(rng: Random, t: Scenario, other: Scenario, make: Maker) -> None:
     if rng.random() < 0.7:
         q.load = make.load(q.prompt, t.engine.block_size)
     else:
-        q.send = make.send(q.load)
+        q.send, t.engine.delivers = make.send(q.load), True
 
 
 def _engine(rng: Random, t: Scenario, other: Scenario, make: Maker) -> None:

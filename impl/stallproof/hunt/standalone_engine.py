@@ -108,6 +108,7 @@ def make_scheduler(e):
                 kv_connector_module_path=__name__,
                 kv_role=e["role"],
                 kv_load_failure_policy=e.get("load_failure", "recompute"),
+                kv_connector_extra_config={"delivers": e.get("delivers", True)},
             )
         config = VllmConfig(
             model_config=model, scheduler_config=scheduler, cache_config=cache, kv_transfer_config=transfer
@@ -246,8 +247,11 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config, role, kv_cache_config=None):
         super().__init__(vllm_config, role, kv_cache_config)
         self.size = vllm_config.cache_config.block_size
+        self.delivers = vllm_config.kv_transfer_config.kv_connector_extra_config["delivers"]
         self.step, self.asked, self.loaded, self.hit, self.new = 0, {}, set(), {}, Meta()
         self.empty = []  # requests that ended well and hand over nothing
+
+    requires_kv_delivery = property(lambda self: self.delivers)
 
     @staticmethod
     def script(request):

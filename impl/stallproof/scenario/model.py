@@ -51,6 +51,7 @@ class Engine(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=Tru
     lookahead: Count = 0  #: speculative look-ahead slots per request
     role: Literal["", "kv_both", "kv_consumer", "kv_producer"] = ""  #: empty: no connector
     load_failure: Literal["recompute", "fail"] = "recompute"
+    delivers: bool = True  #: requires_kv_delivery (0.27 on): a victim's tokens in flight are dropped
     zeroing: bool = False  #: new blocks are zeroed by the step that gets them
 
 
@@ -252,6 +253,8 @@ def check(s: Scenario, path: Path | str) -> None:
             raise bad(f"{at}.prefix_tokens", "longer than the prompt")
         if (r.load or r.send) and not s.engine.role:
             raise bad(f"{at}", "load and send need engine.role")
+        if r.send and not s.engine.delivers:
+            raise bad(f"{at}.send", "needs a connector that delivers")
         if r.load and r.load.tokens > r.prompt:
             raise bad(f"{at}.load.tokens", "more than the prompt")
     if not s.request:

@@ -93,11 +93,12 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_fences = BlockFences(self._sp_steps)
         self._sp_gate = Gate(self._sp_steps)
         # until the steps in flight are processed: a victim in flight would lose its token, or would end with
-        # it and have nothing to hand over
-        patience = self._sp_depth - 1 if self.connector is not None else 0
+        # it and have nothing to hand over; where the connector has to deliver nothing, neither (0.27 on)
+        delivers = self.connector is not None and getattr(self, "requires_kv_delivery", None) is not False
+        patience = self._sp_depth - 1 if delivers else 0
         if settings.patience is not None:
-            delivers = settings.patience and getattr(self, "requires_kv_delivery", False) is True
-            patience = max(settings.patience, patience if delivers else 0)
+            must = settings.patience and getattr(self, "requires_kv_delivery", False) is True
+            patience = max(settings.patience, patience if must else 0)
         if not settings.active("Patience") or self._sp_depth <= 1:
             patience = 0
         self._sp_patience = Patience(patience)
@@ -212,7 +213,6 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         if self._sp_in or not self._sp_ready:  # a base class that calls itself
             return super().schedule(*args, **kwargs)
         output = None
-        self._sp_steps.building = True
         call = self._sp_call
         if call.used():
             call = self._sp_call = Call()
@@ -221,7 +221,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         due, waiting = any(self._sp_todo), self._sp_has_waiting()
         if due or waiting:
             self._sp_before(due, waiting)
-        self._sp_in = True
+        # not earlier: what was released until here no request of this step can touch
+        self._sp_in = self._sp_steps.building = True
         try:
             output = super().schedule(*args, **kwargs)
             return output
