@@ -119,6 +119,7 @@ class Run:
         self.aborts: list[tuple[int, str]] = []
         self.quiet = 0
         self.owed = 0
+        self.told: list[Any] = []  # loads under way that a stray report has called done
         self.turns: dict[str, int] = {}
         self.objects: dict[str, Any] = {}
         self.requests_made = 0
@@ -171,6 +172,7 @@ class Run:
         due = any(
             x.script.get("outcome") != "lost"
             and not x.script.get("again")  # a repetition is nobody's to wait for
+            and not any(x is told for told in self.told)
             and x.r in self.sched.requests
             and self.step - at >= x.script.get("delay", 2)
             for at, x in self.loads
@@ -324,13 +326,15 @@ class Run:
             )  # fmt: skip
 
     def _ready(self) -> list[str]:
-        """Requests that wait for nothing but the scheduler; not those for which all slots are taken.
+        """Requests that wait for nothing but the scheduler; not those whose slots or adapters are taken.
 
         From 0.25 on a session that idles has a slot, too; its own deadline ends that.
         """
         out = []
         idle = self.sched.num_waiting_for_streaming_input if self._idle_seats else 0
         full = len(self.sched.running) + idle >= self.sc.engine.max_num_seqs
+        adapters = {requests.adapter(r) for r in self.sched.running} - {0}
+        taken = 0 < self.sc.engine.max_loras <= len(adapters)
         for r, request in self.sched.requests.items():
             name = request.status.name
             if name == "WAITING_FOR_REMOTE_KVS" and r not in self.sched.finished_recving_kv_req_ids:
@@ -338,6 +342,8 @@ class Run:
             if name.startswith("WAITING_FOR_S") or request.is_finished() or r in self.ended:
                 continue
             if full and name != "RUNNING":
+                continue
+            if taken and name != "RUNNING" and requests.adapter(request) not in {0, *adapters}:
                 continue
             script = (request.kv_transfer_params or {}).get("script", {})
             if script.get("defer", 0) > 0 and name == "WAITING":
@@ -439,6 +445,7 @@ class Run:
         for raw in self.sc.report:
             if raw.step == self.step:
                 {"recv": recv, "sent": sent, "failed": failed}[raw.kind].add(raw.id)
+                self.told += [x for _, x in self.loads if x.r == raw.id and raw.kind == "recv"]
         if not (recv or sent or bad or failed):
             return None
         extra = (

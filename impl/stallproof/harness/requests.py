@@ -96,3 +96,8 @@ def _grammar(request: Any, how: str) -> None:
     if how == "error":
         future.set_exception(ValueError("the grammar does not compile"))
     request.structured_output_request._grammar = future
+
+
+def adapter(request: Any) -> int:
+    """The id of its adapter; 0: none."""
+    return request.lora_request.lora_int_id if request.lora_request is not None else 0
