@@ -38,7 +38,6 @@ class Load:
     gen: int
     request: Any
     held: bool = False
-    received: bool = False
 
 
 @dataclass(slots=True)
