@@ -460,6 +460,38 @@ def test_own_trace_cut_before_the_stall_is_no_stall(tmp_path: Path) -> None:
         assert run.diagnose([str(p)]).verdict != "stalled"
 
 
+def own(tmp_path: Path, raw: bytes) -> tuple[str, list[str]]:
+    """Verdict and notes on a trace."""
+    p = tmp_path / "t.jsonl"
+    p.write_bytes(raw)
+    report = run.diagnose([str(p)])
+    return report.verdict, report.notes
+
+
+def test_own_trace_without_a_call_tells_nothing(tmp_path: Path) -> None:
+    lines = (TRACES / "cascade-0.32.0-ok.jsonl").read_bytes().splitlines(keepends=True)
+    for raw in (lines[0], lines[0] + lines[1], lines[0] + lines[1][:9]):
+        verdict, notes = own(tmp_path, raw)
+        assert verdict == "cannot tell"
+        assert len(notes) == 1
+        assert "judged up to here" in notes[0]
+    done, out, _ = code("diagnose", str(tmp_path / "t.jsonl"))
+    assert done == 2
+    assert "no scheduling call" in out
+    assert own(tmp_path, lines[0] + b'{"t":"end","n":1}\n') == ("idle or paused", []), "it ended idle"
+
+
+def test_own_trace_that_is_cut_is_judged_by_what_is_there_and_says_so(tmp_path: Path) -> None:
+    lines = (TRACES / "cascade-0.32.0-ok.jsonl").read_bytes().splitlines(keepends=True)
+    verdict, notes = own(tmp_path, b"".join(lines[:12]))
+    assert verdict == "progressing"
+    assert "t.jsonl:12: no end record" in notes[0]
+    verdict, notes = own(tmp_path, b"".join(lines[:12]) + lines[12][:9])
+    assert verdict == "progressing"
+    assert "t.jsonl:13: the trace is cut within this record" in notes[0]
+    assert own(tmp_path, b"".join(lines))[1] == [], "one that is whole says nothing"
+
+
 # ---------------------------------------------------------------- privacy
 
 

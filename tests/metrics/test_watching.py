@@ -27,7 +27,7 @@ class Guard(WatchPart):
         self.requests = {r.request_id: r for r in requests}
         self.running: list[Any] = [r for r in requests if r.status.name == "RUNNING"]
         self.waiting: list[Any] = []
-        self.max_num_running_reqs = 8
+        self.max_num_running_reqs, self._sp_seats_name = 8, "max_num_running_reqs"
         self.finished_recving_kv_req_ids: set[str] = set()
         self.connector = object()
         self.now = 0.0
@@ -150,3 +150,17 @@ def test_control_a_long_prefill_is_an_advance(lines) -> None:
 def test_control_tokens_are_an_advance(lines) -> None:
     guard(Request("a", "RUNNING")).run(400, {"a": 64}, outputs=True)
     assert lines() == []
+
+
+def test_without_a_seat_the_head_of_the_queue_lacks_no_blocks() -> None:
+    """Releases differ in the attribute that says how many may run."""
+    guard = Guard(Request("a", "RUNNING"), Request("b"))
+
+    class Queue(list):
+        def peek_request(self) -> Request:
+            return self[0]
+
+    guard.waiting = Queue([guard.requests["b"]])
+    assert guard._sp_head() is guard.requests["b"]
+    guard.max_num_active_reqs, guard._sp_seats_name = 1, "max_num_active_reqs"
+    assert guard._sp_head() is None

@@ -49,6 +49,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         (('id = "A"', 'id = "A"\ncount = 0'), "count"),
         (("[[request]]", "[[requests]]"), "requests"),
         (("[engine]", "[engine"), "is not TOML"),
+        (("[engine]", ".".join(["a"] * 50_000) + " = 1\n[engine]"), "a line of 100,003 characters"),
     ],
 )
 def test_a_bad_file_is_one_error_naming_file_and_field(

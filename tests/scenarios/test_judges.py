@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,19 @@ def test_a_change_past_the_hooks_is_reported(tmp_path: Path, monkeypatch: pytest
     assert "did not see" in seen["Conservation"]
     assert "Conservation" not in control
     assert strict.startswith("RecordingError")
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_trace_asked_for_by_environment_is_for_engines_and_said_so(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-m", "stallproof", "run", str(HERE / "wedge-57841.toml")],
+        capture_output=True, text=True, check=False, env={**os.environ, "STALLPROOF_TRACE": str(trace)},
+    )  # fmt: skip
+    assert "STALLPROOF_TRACE is for engines" in done.stderr
+    assert "-o" in done.stderr
+    assert not trace.exists()
 
 
 def feed(*records: Any) -> set[str]:

@@ -30,13 +30,25 @@ def cache_models() -> None:
 
     make, made = config.ModelConfig, {}  # type: ignore[var-annotated]
 
-    def model_config(**kwargs: Any) -> Any:
-        key = repr(sorted(kwargs.items()))
-        if key not in made:
-            made[key] = make(**kwargs)
-        return copy.copy(made[key])
+    class Cached:
+        """In the place of the class; modules that are imported later may put its name into an annotation."""
 
-    config.ModelConfig = model_config  # type: ignore[assignment,misc]
+        def __call__(self, **kwargs: Any) -> Any:
+            key = repr(sorted(kwargs.items()))
+            if key not in made:
+                made[key] = make(**kwargs)
+            return copy.copy(made[key])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(make, name)
+
+        def __or__(self, other: Any) -> Any:
+            return make | other
+
+        def __ror__(self, other: Any) -> Any:
+            return other | make
+
+    config.ModelConfig = Cached()  # type: ignore[assignment,misc]
 
 
 def judged(path: str) -> dict[str, Any]:

@@ -9,7 +9,11 @@ those that Hypothesis draws lean to extremes, and a failing one is shrunk.
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +22,7 @@ from hypothesis import strategies as st
 from stallproof import engines
 from stallproof.trace.contract import CLAUSES
 
-from .lockstep import CLASSES, CONTRACT, Outcome, Worker, failures, findings, run, table
+from .lockstep import CLASSES, CONTRACT, WORKER, Outcome, Worker, failures, findings, run, table
 from .workloads import scenario, toml
 
 COUNT = int(os.environ.get("STALLPROOF_LOCKSTEP", "700"))
@@ -52,6 +56,34 @@ id = "b"
 prompt = 8
 max_tokens = 60
 """
+
+
+def test_the_kept_configurations_stand_for_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 0.29 and 0.30 import with the first scheduler has ``ModelConfig | None`` in an annotation."""
+
+    class ModelConfig:
+        limit = 3
+
+        def __init__(self, model: str) -> None:
+            self.model = model
+
+    stub = SimpleNamespace(ModelConfig=ModelConfig)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(config=stub))
+    monkeypatch.setitem(sys.modules, "vllm.config", stub)
+    monkeypatch.setattr(sys, "path", [str(WORKER.parent), *sys.path])
+    spec = spec_from_file_location("lockstep_engine", WORKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.cache_models()
+    kept: Any = stub.ModelConfig
+    assert kept is not ModelConfig
+    assert (kept | None, None | kept) == (ModelConfig | None, None | ModelConfig)
+    first, second = kept(model="a"), kept(model="a")
+    assert (first.model, second.model, kept(model="b").model, kept.limit) == ("a", "a", "b", 3)
+    assert first is not second
+
 
 on_engine = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(3600)]
 

@@ -462,7 +462,25 @@ CASES = {
         ),
     ),
     "can never fit": ("Feasible", lambda: Hand(rules=["Feasible"]).add("a", prompt=40).call().upd().call()),
+    "waits for a send that was given up": ("NoWedge", lambda: _sending(True)),
+    "can never fit with its look-ahead": ("Feasible", lambda: _ahead(slots=4, max_model_len=18)),
 }
+
+
+def _sending(given_up):
+    """``a`` has ended and its blocks are sent for ever; ``b`` waits for them, call after call."""
+    h = Hand(pool=2).add("a", prompt=8, max_tokens=1)
+    h.call(Alloc("a", [1, 2]), Admit("a", 0), tok={"a": 8})
+    h.upd(Finish("a", "length", 1), Store("send-a", "a", [1, 2]), out={"a": 1})
+    h.add("b", prompt=8)
+    if given_up:
+        h.out(Pin("send-a", [1, 2]), Free("a", [1, 2]))
+    return _repeat(h, 12, lambda x: x.call(Refuse("b", 2, "blocks")).upd())
+
+
+def _ahead(**told):
+    """A prompt of 14 in a pool of 16 tokens, look-ahead 4: where is the end of the longest sequence?"""
+    return Hand(rules=["Feasible"], lookahead=4, **told).add("a", prompt=14).call().upd().call()
 
 
 def _leak():
@@ -628,6 +646,10 @@ CONTROLS = {
     "evicts for one that has no room": lambda: two_held("VictimOrder", "Commit", "OneOrder", run="a").call(
         Refuse("a", 1, "blocks"), Evict("c", "a"), Free("c", [3]), Alloc("a", [3]), tok={"a": 1}
     ),
+    "waits for a send": lambda: _sending(False),
+    "look-ahead ends where the longest sequence does": lambda: _ahead(slots=4, max_model_len=16),
+    "drafts that have no slots": lambda: _ahead(slots=0, max_model_len=64),
+    "the longest sequence is not told": lambda: _ahead(slots=4),
     "waits beside an ended session that is read": lambda: (
         Hand(rules=["Commit"], pool=2, depth=3)
         .add("a", "b")

@@ -633,6 +633,22 @@ def case_feasible_although_the_watermark_is_not(series: str) -> None:
         assert not rig.s.requests
 
 
+def case_a_load_refused_once_is_loaded_one_refused_twice_is_computed(series: str) -> None:
+    """A refusal with the whole pool free may be a passing fault; the same one again is for good."""
+    for times, loads, off in ((1, 1, ""), (2, 0, ""), (2, 0, "LoadFailure")):
+        rig = Rig(OURS, blocks=8, depth=1, role="kv_both", record=False, env={"STALLPROOF_OFF": off})
+        manager = rig.s.kv_cache_manager
+        manager.allocate_slots = lambda *a, **k: None
+        rig.add("L", 64, 2, tokens=32)
+        for _ in range(times):
+            rig.step()
+        del manager.allocate_slots
+        rig.run(20)
+        rig.all_done()
+        assert (len(rig.started), rig.outputs["L"]) == (loads, 2), times
+        assert rig.fired.get("Feasible", 0) == 1 - loads
+
+
 def case_outgrown_pool_beside_another(series: str) -> None:
     """Two requests fill the pool; the younger outgrows it while it is not alone, and ends all the same."""
     rig = Rig(OURS, blocks=6, depth=2, max_model_len=512)
@@ -1036,6 +1052,36 @@ def case_the_table_of_mechanisms_is_true(series: str) -> None:
     for cls in (Scheduler, AsyncScheduler):
         assert probe(cls) == TABLE[series], (probe(cls), TABLE[series])
         assert not missing(cls)
+
+
+def case_records_that_cannot_be_written_are_counted(series: str) -> None:
+    """The metric for them reads what the writer counts."""
+    from tempfile import TemporaryDirectory
+
+    from stallproof.vllm.recording import attach_file, close_recording
+
+    rig = Rig(OURS, blocks=8, record=False)
+    with TemporaryDirectory() as folder:
+        attach_file(rig.s, f"{folder}/t.jsonl")
+        writer = rig.s._sp_writer
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, writer._fd)
+        os.close(full)
+        assert rig.s._sp_reading().recorder_drops == 0
+        rig.add("a", 20, 2)
+        rig.run(20)
+        assert rig.s._sp_reading().recorder_drops == writer.dropped > 0
+        close_recording(rig.s)
+    rig.all_done()
+
+
+def case_a_trace_tells_look_ahead_and_the_longest_sequence(series: str) -> None:
+    """Replay's Feasible check counts with them."""
+    from stallproof.vllm.describe import config_of
+
+    for cls in ("stock", OURS):
+        told = config_of(Rig(cls, blocks=8, lookahead=3, max_model_len=96, record=False).s)
+        assert (told.slots, told.max_model_len, told.lookahead) == (3, 96, 3), cls
 
 
 def case_guard_by_environment(series: str) -> None:

@@ -58,6 +58,8 @@ def command(
             distinct(loaded)
         apart(output, files)
         writable(output, folder=many)
+    if os.environ.get("STALLPROOF_TRACE"):
+        click.echo("stallproof: STALLPROOF_TRACE is for engines, not for this; name a file with -o", err=True)
     worst = Exit.OK
     for v in versions:
         runnable = [s for s in loaded if not s.versions or v in s.versions]

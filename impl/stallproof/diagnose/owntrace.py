@@ -38,7 +38,7 @@ def read(inst: Instance, src: Source) -> None:
     """Feed one trace: who lives, what is pending outside, and for how many calls nothing has come out."""
     st = _State(src.name)
     e = inst.engine(0)
-    lines, broken = _lines(src), 0
+    lines, broken, calls, ended, cut = _lines(src), 0, 0, False, False
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
@@ -49,9 +49,11 @@ def read(inst: Instance, src: Source) -> None:
                 raise BadInput(
                     f"is not a trace: {exc}", path=src.name, line=number, remedy="record it again"
                 ) from None
-            inst.notes.append(f"{src.name}:{number}: unreadable record, judged up to here ({exc})")
             # a recording that ends in the middle of a line is usual, records behind a broken one are not
             broken = number if any(x.strip() for x in lines) else 0
+            what = "unreadable record" if broken else "the trace is cut within this record"
+            inst.notes.append(f"{src.name}:{number}: {what}, judged up to here ({exc})")
+            cut = True
             break
         st.ref = Ref(src.name, number, raw[:120])
         inst.records += 1
@@ -65,9 +67,16 @@ def read(inst: Instance, src: Source) -> None:
             st.live.update(r.r for r in rec.state.requests)
             st.outside.update((r.r, "load") for r in rec.state.requests if r.st == "loading")
             continue
+        ended = isinstance(rec, schema.End)
+        calls += isinstance(rec, schema.Sched)
         st.feed(rec)
         if isinstance(rec, schema.Sched) and not st.empty and not st.preempted:
             e.interval(PROGRESSING if st.live else IDLE, st.since, st.now, st.ref, st.ref)
+    if not (ended or cut):
+        inst.notes.append(
+            f"{src.name}:{st.ref.line}: no end record: the engine runs, was killed, or the trace is cut; "
+            "judged up to here"
+        )
     e.records += 1
     first, last = st.first or st.ref, st.ref
     often = max(st.preempted.items(), key=lambda kv: kv[1], default=("", 0))
@@ -99,6 +108,12 @@ def read(inst: Instance, src: Source) -> None:
         e.missing = Missing(
             what=f"what happened after {src.name}:{broken}, which is broken",
             command="copy the trace again, then stallproof diagnose TRACE",
+        )
+    elif not calls and (st.live or not ended):
+        e.interval(UNKNOWN, st.since, st.now, first, last, "no scheduling call is recorded")
+        e.missing = Missing(
+            what="what the engine did: the trace has no scheduling call",
+            command="record on, then stallproof diagnose TRACE",
         )
     else:
         e.interval(PROGRESSING if st.live else IDLE, st.since, st.now, first, last)

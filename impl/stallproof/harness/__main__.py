@@ -21,6 +21,7 @@ def main() -> int:
     os.environ.setdefault("STALLPROOF_WAIT_DEADLINE_S", "64")
     os.environ.setdefault("STALLPROOF_SESSION_DEADLINE_S", "64")
     os.environ.setdefault("STALLPROOF_STRICT", "1")
+    os.environ.pop("STALLPROOF_TRACE", None)  # for engines: a second recorder would stand in the way of ours
     out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
 
     def say(**fields: Any) -> None:

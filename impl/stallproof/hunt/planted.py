@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
        "block_pool.num_gpu_blocks - 1 -", "block_pool.num_gpu_blocks -"),
     _m("lookahead_uncounted", "Feasible", "core.feasible:least", "tokens + ahead", "tokens"),
     _m("load_insisted_on", "Feasible", "vllm.loads:LoadPart._sp_give_load_up",
-       "self._sp_failures[request.request_id] = MAX_FAILED_LOADS", "pass", scenario="lone-load-own-finding"),
+       "self._sp_failures[request.request_id] = GIVEN_UP", "pass", scenario="lone-load-own-finding"),
     _m("length_unseen", "Feasible", "vllm.endings:EndingPart._sp_can_fit", "request.num_tokens >= longest",
        "request.num_tokens > 2 * longest", scenario="session-outgrows-length-own-finding"),
     # ---- adapters
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m("late_output", "LoadFailure", "vllm.reports:ReportPart._sp_reset_places",
        "self._sp_disown_flight(request)", "pass", version="0.23.0"),
     _m("expired_again", "LoadDeadline", "vllm.loads:LoadPart._sp_expire",
-       "self._sp_failures[rid] = MAX_FAILED_LOADS", "pass"),
+       "self._sp_failures[rid] = GIVEN_UP", "pass"),
 )  # fmt: skip
 
 BY_NAME = {m.name: m for m in MUTANTS}

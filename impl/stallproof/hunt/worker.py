@@ -43,6 +43,7 @@ def bench_here(scheduler: str) -> Any:
     for name in ("LOAD", "DEFERRAL", "WAIT", "SESSION"):
         os.environ.setdefault(f"STALLPROOF_{name}_DEADLINE_S", "64")
     os.environ.setdefault("STALLPROOF_STRICT", "1")
+    os.environ.pop("STALLPROOF_TRACE", None)
     import vllm
 
     from stallproof.harness.config import scheduler_class

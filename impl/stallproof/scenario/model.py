@@ -17,6 +17,8 @@ Positive = Annotated[int, Meta(ge=1)]
 
 #: requests of a scenario, and newcomers that wait at a time; characters of its id
 MAX_REQUESTS, MAX_ID = 100_000, 120
+#: characters of a line: the parser's time grows with the square of the parts of a dotted key
+MAX_LINE = 8_000
 
 #: what a run can violate: the promise by name, and the death of the engine where a file gives it no name
 PROPERTIES = (
@@ -182,6 +184,12 @@ def load(path: Path | str) -> Scenario:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
+        for number, content in enumerate(text.splitlines(), 1):
+            if len(content) > MAX_LINE:
+                raise BadInput(
+                    f"a line of {len(content):,} characters; {MAX_LINE:,} are allowed",
+                    path=path, line=number, remedy="break it into several lines",
+                )  # fmt: skip
         raw = tomllib.loads(text)
     except OSError as exc:
         raise BadInput(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import schema as s
-from .ledger import Ledger, Req, some
+from .ledger import Ledger, Req, least, some
 
 
 def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
@@ -18,7 +18,7 @@ def _why(led: Ledger, q: Req, asked: tuple[int, int] | None) -> str:
     if load is not None and q.st != s.RUNNING:
         where = "may be writing" if load.started else "not started yet"
         return f"waits for its load {load.gen} of {len(load.blocks)} blocks ({where})"
-    if c.plain and -(-size // c.block_size) > c.pool:
+    if c.plain and least(c, size) > c.pool:
         return f"can never fit: {size} tokens need more than {c.pool} blocks (Feasible)"
     if asked is not None:
         need, calls = asked

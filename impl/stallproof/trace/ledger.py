@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from . import schema as s
 from .ledger_snapshots import Snapshots
-from .ledger_state import LoadRec, Report, Req, Violation, some
+from .ledger_state import LoadRec, Report, Req, Violation, least, some
 from .schema import FINISHED, RUNNING
 
 _NONE: set[str] = set()
@@ -428,4 +428,4 @@ class Ledger(Snapshots):
         self.victims = []
 
 
-__all__ = ["Ledger", "LoadRec", "Report", "Req", "Violation", "some"]
+__all__ = ["Ledger", "LoadRec", "Report", "Req", "Violation", "least", "some"]

@@ -87,6 +87,16 @@ class LoadRec:
         self.started = False
 
 
+def least(config: s.Config, tokens: int, unknown: int = 0) -> int:
+    """Blocks without which a sequence of ``tokens`` cannot be computed, its look-ahead included.
+
+    Look-ahead ends where the longest sequence does. Where a trace does not tell it, ``unknown`` tokens count.
+    """
+    told = config.slots >= 0 and config.max_model_len > 0
+    most = min(tokens + config.slots, config.max_model_len) if told else tokens + unknown
+    return -(-most // config.block_size)
+
+
 def some(items: Iterable[Any], limit: int = 6) -> str:
     """A short list for a message."""
     seq = list(items)

@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .ledger import Ledger, Report, Req, Violation, some
+from .ledger import Ledger, Report, Req, Violation, least, some
 from .policy_choices import Choices
 from .schema import RECEIVED, RUNNING
 
@@ -172,7 +172,7 @@ class Policy:
             and "Feasible" in self.rules
             and c.plain
             and e.r not in self.infeasible
-            and -(-(q.prompt + q.out) // c.block_size) > c.pool
+            and least(c, q.prompt + q.out) > c.pool
         ):
             self.infeasible[e.r] = self.led.step + c.depth
 
@@ -200,8 +200,7 @@ class Policy:
         if (
             "Feasible" in self.rules
             and c.plain
-            # the first token needs no room, and look-ahead ends where the longest sequence does
-            and -(-(e.prompt + min(c.lookahead, 1)) // c.block_size) > c.pool
+            and least(c, e.prompt, min(c.lookahead, 1)) > c.pool  # the first token needs no room
         ):
             self.infeasible[e.r] = self.led.step
 

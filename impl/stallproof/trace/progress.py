@@ -244,8 +244,10 @@ class Progress:
         started = [r for r, load in led.loads.items() if load.started]
         if started:
             out.append(f"load of {some(started)}")
-        if led.stores:
-            out.append(f"store or send {some(led.stores)}")
+        # one whose blocks were pinned under its name was given up: the scheduler counts on it no longer
+        reading = [job for job in led.stores if job not in led.pins]
+        if reading:
+            out.append(f"store or send {some(reading)}")
         parked = [q.r for q in led.reqs.values() if q.awaits]
         if parked:
             out.append(f"{some(parked)} parked")

@@ -11,8 +11,7 @@ A trace is one :class:`Header` followed by records in the order in which things 
 Each record carries an *ordered* list of events ``ev``. An event is a JSON array whose first element is its
 name, e.g. ``["alloc", "r1", [7, 8]]``; the order inside a record is the order of occurrence, so a block that
 is freed and handed out again within one call needs no guessing. A plain decode token is not an event.
-
-Neither prompts nor token values are ever recorded.
+Neither prompts nor token values are ever recorded. A field that a recorder leaves out has its default.
 
 Block ids are 1 to ``Config.pool``; the null block is never recorded. The ledger keeps a count of references
 per block: one for each request that holds it, each deferred entry that keeps it out of the pool (``fence``
@@ -317,10 +316,8 @@ class Rewind(_Event, tag="rewind", frozen=True, gc=False):
 
 
 class Park(_Event, tag="park", frozen=True, gc=False):
-    """``r`` waits for something outside the scheduler, until ``unpark``; it leaves RUNNING if it was there.
-
-    ``session``: next turn of a streaming session; ``grammar``: structured output is being compiled.
-    """
+    """``r`` waits for something outside the scheduler, until ``unpark``; it leaves RUNNING if it was there:
+    the next turn of a streaming ``session``, a ``grammar`` that is being compiled, or something else."""
 
     r: Rid
     what: Literal["session", "grammar", "other"]
@@ -399,7 +396,9 @@ class Config(Struct, omit_defaults=True):
     ] = "delivered"
     patience: Annotated[int, F("processed steps a refused request waits", spec="P", compared="Patience")] = 0
     full_fit: Annotated[bool, F("admission needs room for the whole sequence", spec="FullFit")] = True
-    lookahead: Annotated[int, F("look-ahead slots per request", spec="Look")] = 0
+    lookahead: Annotated[int, F("look-ahead slots or drafts per request, the larger", spec="Look")] = 0
+    slots: Annotated[int, F("look-ahead slots of an allocation, -1: unknown", compared="Feasible")] = -1
+    max_model_len: Annotated[int, F("longest sequence in tokens, 0: unknown", compared="Feasible")] = 0
     groups: Annotated[int, F("KV cache groups; block counts follow from tokens only if 1")] = 1
     window: Annotated[int, F("sliding window in tokens; 0: full attention, so that tokens tell blocks")] = 0
     deadline: Annotated[float, F("seconds a load may last, 0: no deadline", compared="BoundedWait")] = 0.0

@@ -59,6 +59,8 @@ def config_of(sched: Any) -> T.Config:
         full_fit=bool(getattr(sched, "scheduler_reserve_full_isl", True)),
         # n-gram drafts have no slots of their own, but a step may compute and commit that many tokens more
         lookahead=max(int(getattr(sched, n, 0) or 0) for n in ("num_lookahead_tokens", "num_spec_tokens")),
+        slots=int(getattr(sched, "num_lookahead_tokens", -1)),
+        max_model_len=int(getattr(sched, "max_model_len", 0) or 0),
         groups=len(sched.kv_cache_config.kv_cache_groups),
         deadline=float(getattr(sched, "sp_deadline", 0.0)),
         deferral=float(getattr(sched, "sp_deferral", 0.0)),

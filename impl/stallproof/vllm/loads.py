@@ -20,6 +20,8 @@ log = logging.getLogger("stallproof")
 
 #: so many loads of one request may fail; then it computes its prompt here
 MAX_FAILED_LOADS = 3
+#: failures of a request whose load another rule gave up: it loads no more, LoadFailure or not
+GIVEN_UP = 1 << 30
 
 
 def _answers(connector: Any) -> bool:
@@ -152,7 +154,8 @@ class LoadPart(Engine):
         rid = request.request_id
         if not self._sp_quarantine.may_load(rid) and self._sp_act:
             return 0, False
-        if self._sp_failures.get(rid, 0) >= MAX_FAILED_LOADS and self._sp_on("LoadFailure"):
+        failures = self._sp_failures.get(rid, 0)
+        if failures >= GIVEN_UP or (failures >= MAX_FAILED_LOADS and self._sp_on("LoadFailure")):
             return 0, False
         answer = self._sp_match_before(request, num_computed_tokens)
         try:
@@ -242,12 +245,21 @@ class LoadPart(Engine):
         """A load was refused though the whole pool is free: ``request`` computes here what it would load.
 
         A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
+        Refused once, it may have met a passing fault of an allocator or a watermark: the same refusal again,
+        by the same pool of the same sequence, is for good. So is the first one of a prompt that may not fit
+        even computed: to wait would only put its end off.
         """
-        if self.kv_cache_manager.block_pool.get_num_free_blocks() < self._sp_capacity():
+        capacity = self._sp_capacity()
+        if self.kv_cache_manager.block_pool.get_num_free_blocks() < capacity:
+            return
+        now = request.num_tokens, capacity
+        suspect = self._sp_suspects.get(request.request_id) is request
+        if not suspect and getattr(request, "_sp_refused_load", None) != now:
+            request._sp_refused_load = now
             return
         self._sp_fire("Feasible")
         if self._sp_on("Feasible"):
-            self._sp_failures[request.request_id] = MAX_FAILED_LOADS
+            self._sp_failures[request.request_id] = GIVEN_UP
 
     def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
         rid = request.request_id
@@ -357,7 +369,7 @@ class LoadPart(Engine):
         if finished:
             self._free_blocks(request)
             return
-        self._sp_failures[rid] = MAX_FAILED_LOADS  # the next one would be as late
+        self._sp_failures[rid] = GIVEN_UP  # the next one would be as late
         self.kv_cache_manager.free(request)
         self._inflight_prefills.discard(request)
         self.failed_recving_kv_req_ids.discard(rid)

@@ -39,7 +39,6 @@ class Load:
     gen: int
     request: Any
     held: bool = False
-    received: bool = False
 
 
 @dataclass(slots=True)

@@ -174,7 +174,7 @@ class WatchPart(Engine):
 
     def _sp_head(self: Any) -> Any:
         """The request at the head of the waiting queue although a seat is free: it lacks blocks."""
-        if len(self.running) >= self.max_num_running_reqs or not self.waiting:
+        if len(self.running) >= getattr(self, self._sp_seats_name) or not self.waiting:
             return None
         head = self.waiting.peek_request()
         return head if head.status.name in ("WAITING", "PREEMPTED") else None
@@ -231,26 +231,9 @@ class WatchPart(Engine):
         if not blocked:
             return None
         request = blocked[0]
-        self._sp_end_with_error(
-            request, f"stallproof: ended by on_stall=fail_oldest after {due.seconds:.0f} s ({due.kind})"
-        )
+        why = f"ended by on_stall=fail_oldest after {due.seconds:.0f} s ({due.kind})"
+        self._sp_finish(request, "FINISHED_ERROR", why, "error")
         return str(request.request_id)
-
-    def _sp_end_with_error(self: Any, request: Any, why: str) -> None:
-        from vllm.v1.engine import EngineCoreOutput
-
-        self.finish_requests(request.request_id, type(request.status).FINISHED_ERROR)
-        self._sp_endings.append(
-            (
-                request.client_index,
-                EngineCoreOutput(
-                    request_id=request.request_id,
-                    new_token_ids=[],
-                    finish_reason=request.get_finished_reason(),
-                    stop_reason=why,
-                ),
-            )
-        )
 
     # ------------------------------------------------------------ metrics
 
@@ -274,7 +257,7 @@ class WatchPart(Engine):
             rule_fired=counts.fired,
             fallbacks=counts.fallbacks,
             guard_faults=self._sp_faults.count,
-            recorder_drops=int(getattr(getattr(self, "_sp_writer", None), "lost", 0) or 0),
+            recorder_drops=int(getattr(getattr(self, "_sp_writer", None), "dropped", 0) or 0),
             rules=tuple(self._sp_rules()),
             mode=self._sp_settings.mode,
         )

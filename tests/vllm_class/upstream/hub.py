@@ -52,6 +52,13 @@ MODELS: dict[str, dict[str, object]] = {
         "vocab_size": 151936,
         "tie_word_embeddings": True,
     },
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": _LLAMA
+    | {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 4,
+        "vocab_size": 151936,
+    },
 }
 
 

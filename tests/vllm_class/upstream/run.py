@@ -73,8 +73,8 @@ def unpack(version: str) -> Path:
                 if name.startswith(f"{top}tests/") or name == f"{top}pyproject.toml":
                     member.name = name.removeprefix(top)
                     tar.extract(member, folder, filter="data")
-        hub.make(folder / "hub-cache")
         (folder / "done").touch()
+    hub.make(folder / "hub-cache")  # each time: it may have learnt of a model since
     return folder
 
 
@@ -232,6 +232,7 @@ def main() -> int:
         if a.files:
             expected.floor = 1
         sides = ("stock", a.control or "ours")
+        unpack(a.version)  # both sides read it: not by two at once
         t0 = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
             stock, ours = pool.map(lambda side: run(a.version, side, files), sides)
