@@ -31,7 +31,7 @@ Seated == Len(s.run) <= MaxSeqs
 Must == Reqs \ (Recycle \cup Sessions)
 AllDone == \A r \in Must : s.st[r] = "finished"
 Pending == \/ s.infl # <<>> \/ s.paused
-           \/ \E r \in Reqs : s.st[r] \in {"loading", "zombie", "blocked"}
+           \/ \E r \in Reqs : s.st[r] \in {"loading", "zombie", "blocked"} \/ s.due[r] = "runs"
 (* INV  unfinished work and nothing pending outside: the call changes something *)
 NoWedge == \/ Pending \/ \A r \in Reqs : s.st[r] \in {"new", "finished", "idle"}
            \/ \A NY \in SUBSET CanDefer(s) : SchedR(s, NY) # s

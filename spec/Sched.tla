@@ -52,7 +52,9 @@ CONSTANTS
   FullFit,         \* admit a prefill only if all its known tokens fit
   Reservation,     \* a load start leaves room for everything admitted (0.32)
   RuleR,           \* a load start leaves room for running prefills
-  FeasibleRule,    \* a request that can never fit finishes: "no" | "admission" | "always" (decoding too)
+  FeasibleRule,    \* a request that can never fit finishes: "no" | "admission" | "computing" (decoding too)
+                   \* | "always" (a load that can never fit is given up, too)
+  KeptBack,        \* blocks kept free beside a load that starts (for a step that drafts)
   MaxSeqs,         \* most running requests
   CountParked,     \* parked holders count towards MaxSeqs
   CountIdle,       \* idle sessions count towards MaxSeqs
@@ -62,6 +64,7 @@ CONSTANTS
   (* ---- waiting for others ---- *)
   K,               \* "not yet" answers of the connector per request
   NotYetForever,   \* "not yet" has no bound
+  DeferralDeadline, \* its deadline: "no" | "anew" (a load that is refused ends it) | "kept" until a load starts
   NotYetCloses,    \* "not yet" closes non-holders behind it
   Promotion,       \* completed loads are promoted when the "scan" reaches them | in all "calls" that
                    \* are not paused | "always"
@@ -144,8 +147,11 @@ Evict(S, v) ==
 
 Finish(S, r) ==
   LET S1 == Release(S, r)
-  IN [S1 EXCEPT !.st[r] = "finished", !.comp[r] = 0, !.gate[r] = 0,
+  IN [S1 EXCEPT !.st[r] = "finished", !.comp[r] = 0, !.gate[r] = 0, !.due[r] = "no",
                 !.run = RemoveQ(@, r), !.wq = RemoveQ(@, r)]
+
+\* r computes what it would load: its connector is asked no more
+GiveUp(S, r) == [S EXCEPT !.noload[r] = TRUE, !.due[r] = "no"]
 
 (* -------------------------------------------------- parked holders as victims *)
 Victims(S, r) ==
@@ -208,7 +214,7 @@ RunLoop_(X, i) ==
       n    == Chunk(n0, X.budget)
       need == S.comp[r] + n + Look - S.own[r]
       v    == S.run[Len(S.run)]
-  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ (FeasibleRule = "always" /\ ~Fits(S, tgt)) THEN RunLoop(X, i + 1)
+  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ (FeasibleRule # "admission" /\ ~Fits(S, tgt)) THEN RunLoop(X, i + 1)
      ELSE IF need <= S.free
      THEN RunLoop([TakeStep(X, r, n, n = n0) EXCEPT !.S = Grab(S, r, n)], i + 1)
      ELSE IF RunEvict /\ Sure(S, r, FALSE, need)
@@ -248,6 +254,10 @@ NextCand(X, seen) ==
      ELSE IF Scan = "holders" /\ h # <<>> THEN Head(h) ELSE Head(c)
 
 CanLoad(S, r) == S.own[r] = 0 /\ Ext[r] > 0 /\ ~S.noload[r]
+\* the answer of the connector: a "not yet" after its deadline says that there is nothing to load
+Asked(S, r, NY) == IF CanLoad(S, r) /\ r \in NY /\ S.due[r] = "over" THEN GiveUp(S, r) ELSE S
+\* all that others hold would be given to a load of r: if it is refused, it fits nowhere
+Alone(S, r) == S.free + SumGain(S, CommitVictims(S, r, TRUE)) = Capacity(S)
 Seats(S, r) == Len(S.run) + (IF CountParked
                  THEN Cardinality({q \in Range(S.wq) \ {r} : S.st[q] \in {"loading", "received", "held"}})
                  ELSE 0)
@@ -279,14 +289,14 @@ AdmLoop_(X, seen, NY) ==
   IF StaleOut(X.S, r)
   THEN AdmLoop([X EXCEPT !.def = IF X.S.own[r] = 0 THEN @ \cup {r} ELSE @], seen \cup {r}, NY) ELSE
   IF Shut(X, r) THEN AdmLoop(X, seen \cup {r}, NY) ELSE
-  LET S == Promote(X.S, r)
+  LET S == Asked(Promote(X.S, r), r, NY)
       isLoad == CanLoad(S, r)
       n0   == S.tok[r] - S.comp[r]
       n    == Chunk(n0, X.budget)
       take == Max(S.comp[r] + n + Look - S.own[r], 0)
       need == IF isLoad
-              THEN IF Reservation THEN Max(Ext[r], S.tok[r] + LookNeed) + AllReserved(S, r)
-                   ELSE IF RuleR THEN Ext[r] + RunReserved(S) ELSE Ext[r]
+              THEN KeptBack + IF Reservation THEN Max(Ext[r], S.tok[r] + LookNeed) + AllReserved(S, r)
+                              ELSE IF RuleR THEN Ext[r] + RunReserved(S) ELSE Ext[r]
               ELSE IF FullFit THEN Max(Remaining(S, r), take) ELSE take
       XS   == [X EXCEPT !.S = S]
       E    == IF Lateral = "least" /\ X.lat < LatCap THEN Victims(S, r) ELSE {}
@@ -301,8 +311,9 @@ AdmLoop_(X, seen, NY) ==
      THEN LET v == PickVictim(S, E)
           IN AdmLoop([XS EXCEPT !.S = Evict(S, v), !.lat = @ + 1, !.ev = @ \cup {<<v, r>>},
                                 !.pin = IF Pin THEN r ELSE 0], seen, NY)
-     ELSE LET X1 == IF isLoad /\ ~LoadCounts THEN [XS EXCEPT !.ref = @ \cup {r}, !.pin = 0]
-                    ELSE [Refuse(XS, r) EXCEPT !.pin = 0]
+     ELSE LET XR == IF isLoad /\ FeasibleRule = "always" /\ Alone(S, r) THEN [XS EXCEPT !.S = GiveUp(S, r)] ELSE XS
+              X1 == IF isLoad /\ ~LoadCounts THEN [XR EXCEPT !.ref = @ \cup {r}, !.pin = 0]
+                    ELSE [Refuse(XR, r) EXCEPT !.pin = 0]
           IN IF Refusal = "break" THEN X1 ELSE AdmLoop(X1, seen \cup {r}, NY)
 
 \* what can never fit finishes at once, with an error (or as `length` once it has output)
@@ -323,6 +334,10 @@ SchedX(S, NY) ==
                    ELSE CHOOSE y \in {IF X1.pre # {} \/ (X1.wait /\ CloseOnWait) THEN X1
                                       ELSE AdmLoop(X1, {}, NY) : X1 \in {RunLoop(X0(S2), 1)}} : TRUE
                : u \in {0}} : TRUE
+\* when "not yet" has to end: from the first one on, to the start of a load
+Due(X, r) ==
+  IF r \in X.asked /\ DeferralDeadline # "no" THEN IF X.S.due[r] = "no" THEN "runs" ELSE X.S.due[r]
+  ELSE IF r \in X.ld \/ (DeferralDeadline = "anew" /\ r \in X.ref) THEN "no" ELSE X.S.due[r]
 \* the call is over: dispatch the step, gate the loads, count the answers
 Dispatch(X) ==
   LET infl == IF X.all = {} THEN X.S.infl
@@ -331,6 +346,7 @@ Dispatch(X) ==
   IN [X.S EXCEPT !.infl = infl,
                  !.gate = [r \in Reqs |-> IF r \in X.ld THEN g ELSE @[r]],
                  !.ny = [r \in Reqs |-> IF r \in X.asked /\ ~NotYetForever THEN @[r] - 1 ELSE @[r]],
+                 !.due = [r \in Reqs |-> Due(X, r)],
                  !.bad = @ \/ (X.ld # {} /\ \E i \in 1..Len(infl) : i > g /\ infl[i].rel),
                  !.pat = IF X.patient THEN @ ELSE 0, !.pw = X.patient]
 SchedR(S, NY) == CHOOSE z \in {Dispatch(X) : X \in {SchedX(S, NY)}} : TRUE
@@ -369,6 +385,7 @@ Init ==
           gate |-> [r \in Reqs |-> 0], quar |-> [r \in Reqs |-> 0],
           ny |-> [r \in Reqs |-> IF Ext[r] > 0 THEN K ELSE 0],
           fl |-> [r \in Reqs |-> IF Ext[r] > 0 THEN Fails ELSE 0],
+          due |-> [r \in Reqs |-> "no"],
           run |-> <<>>, wq |-> q, ord |-> IF Fcfs THEN q \o l ELSE [r \in Reqs |-> r],
           infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
 
@@ -384,6 +401,7 @@ XferFail(r) == /\ Started(r) /\ s.fl[r] > 0
 Expire(r) == /\ Deadlines /\ (Started(r) \/ s.st[r] = "zombie") /\ (ReapNeedsWork => s.run # <<>>)
              /\ s' = [s EXCEPT !.st[r] = IF @ = "zombie" THEN "finished" ELSE "waiting", !.comp[r] = 0,
                                !.own[r] = 0, !.quar[r] = s.own[r], !.noload[r] = TRUE]
+DeferralOver(r) == s.due[r] = "runs" /\ s' = [s EXCEPT !.due[r] = "over"]
 LateDone(r) == /\ s.quar[r] > 0
                /\ s' = [s EXCEPT !.free = @ + s.quar[r], !.quar[r] = 0]
 XferFreed(r) == /\ s.st[r] = "zombie" /\ ~AbortSilent
@@ -417,17 +435,22 @@ Resume == s.paused /\ s' = [s EXCEPT !.paused = FALSE]
 
 Next == \/ Schedule \/ Process \/ Pause \/ Resume
         \/ \E r \in Reqs : \/ XferDone(r) \/ XferFail(r) \/ Expire(r) \/ LateDone(r) \/ XferFreed(r)
-                           \/ Abort(r) \/ Arrive(r) \/ GrammarReady(r) \/ Input(r)
+                           \/ Abort(r) \/ Arrive(r) \/ GrammarReady(r) \/ Input(r) \/ DeferralOver(r)
 Spec == Init /\ [][Next]_vars
 
-(* What the environment owes: steps in flight are processed, a load answers or expires, *)
-(* a grammar is compiled, a pause ends, who is announced arrives.                       *)
+(* What the environment owes: calls are made, steps in flight are processed, a load answers or expires, a deadline *)
+(* passes, a grammar is compiled, a pause ends, who is announced arrives. No connector owes an answer but "not yet" *)
+(* where that has no bound: there a call is owed only if it changes something whatever connectors answer.        *)
+Acts == Len(s.infl) < D /\ \A NY \in SUBSET CanDefer(s) : SchedR(s, NY) # s
 Answer(r) == XferDone(r) \/ XferFail(r) \/ Expire(r)
 Fairness ==
-  /\ WF_vars(Schedule) /\ WF_vars(Process)
+  /\ \A r \in {q \in {0} : ~NotYetForever} : WF_vars(Schedule)
+  /\ \A r \in {q \in {0} : NotYetForever} : []<>~Acts \/ []<><<Schedule>>_vars
+  /\ WF_vars(Process)
   /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost} : WF_vars(Answer(r))
   /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost /\ Aborts} : WF_vars(XferFreed(r))
   /\ \A r \in {q \in Lost : Ext[q] > 0 /\ Deadlines} : WF_vars(Expire(r))
+  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ DeferralDeadline # "no"} : WF_vars(DeferralOver(r))
   /\ \A r \in Late : WF_vars(Arrive(r))
   /\ \A r \in {q \in Grammar : GrammarFails # "never"} : WF_vars(GrammarReady(r))
   /\ \A r \in {q \in {0} : Pauses > 0} : WF_vars(Resume)

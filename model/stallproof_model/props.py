@@ -59,7 +59,8 @@ def AllDone(c: Constants, s: State) -> bool:
 
 
 def Pending(s: State) -> bool:
-    return bool(s.infl) or s.paused or any(x in ("loading", "zombie", "blocked") for x in s.st)
+    outside = any(x in ("loading", "zombie", "blocked") for x in s.st)
+    return bool(s.infl) or s.paused or outside or "runs" in s.due
 
 
 def NoWedge(c: Constants, s: State) -> bool:

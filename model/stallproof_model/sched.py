@@ -119,9 +119,14 @@ def Finish(c: Constants, S: State, r: int) -> State:
         st=put(S.st, r, "finished"),
         comp=put(S.comp, r, 0),
         gate=put(S.gate, r, 0),
+        due=put(S.due, r, "no"),
         run=without(S.run, r),
         wq=without(S.wq, r),
     )
+
+
+def GiveUp(S: State, r: int) -> State:
+    return S._replace(noload=put(S.noload, r, True), due=put(S.due, r, "no"))
 
 
 # ------------------------------------------------------------------ parked holders as victims
@@ -211,7 +216,7 @@ def RunLoop(c: Constants, x: X, i: int) -> X:
         n = Chunk(c, n0, x.budget)
         need = at(S.comp, r) + n + c.Look - at(S.own, r)
         v = S.run[-1]
-        if tgt >= Limit(c, S, r) or n <= 0 or (c.FeasibleRule == "always" and not Fits(c, S, tgt)):
+        if tgt >= Limit(c, S, r) or n <= 0 or (c.FeasibleRule != "admission" and not Fits(c, S, tgt)):
             i += 1
         elif need <= S.free:
             x = TakeStep(x, r, n, n == n0)._replace(S=Grab(c, S, r, n))
@@ -276,6 +281,14 @@ def CanLoad(c: Constants, S: State, r: int) -> bool:
     return at(S.own, r) == 0 and at(c.Ext, r) > 0 and not at(S.noload, r)
 
 
+def Asked(c: Constants, S: State, r: int, NY: Collection[int]) -> State:
+    return GiveUp(S, r) if CanLoad(c, S, r) and r in NY and at(S.due, r) == "over" else S
+
+
+def Alone(c: Constants, S: State, r: int) -> bool:
+    return S.free + sum(Gain(c, S, q) for q in CommitVictims(c, S, r, True)) == Capacity(c, S)
+
+
 def Seats(c: Constants, S: State, r: int) -> int:
     n = len(S.run)
     if c.CountParked:
@@ -330,7 +343,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
         if Shut(c, x, r):
             seen.add(r)
             continue
-        S = Promote(x.S, r)
+        S = Asked(c, Promote(x.S, r), r, NY)
         x = x._replace(S=S)
         is_load = CanLoad(c, S, r)
         n0 = at(S.tok, r) - at(S.comp, r)
@@ -342,6 +355,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
                 need = max(need, at(S.tok, r) + LookNeed(c)) + AllReserved(c, S, r)
             elif c.RuleR:
                 need += RunReserved(c, S)
+            need += c.KeptBack
         else:
             need = max(Remaining(c, S, r), take) if c.FullFit else take
         if is_load and r in NY:
@@ -357,6 +371,8 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
             v = PickVictim(c, S, Victims(c, S, r))
             x = x._replace(S=Evict(c, S, v), lat=x.lat + 1, ev=x.ev | {(v, r)}, pin=r if c.Pin else 0)
         else:
+            if is_load and c.FeasibleRule == "always" and Alone(c, S, r):
+                x = x._replace(S=GiveUp(S, r))
             x = Refuse(x, r)._replace(cls=x.cls) if is_load and not c.LoadCounts else Refuse(x, r)
             x = x._replace(pin=0)
             if c.Refusal == "break":
@@ -385,6 +401,13 @@ def SchedX(c: Constants, S: State, NY: Collection[int]) -> X:
     return AdmLoop(c, x, NY)
 
 
+def Due(c: Constants, x: X, r: int) -> str:
+    if r in x.asked and c.DeferralDeadline != "no":
+        return "runs" if at(x.S.due, r) == "no" else at(x.S.due, r)
+    over = r in x.ld or (c.DeferralDeadline == "anew" and r in x.ref)
+    return "no" if over else at(x.S.due, r)
+
+
 def Dispatch(c: Constants, x: X) -> State:
     S = x.S
     infl = S.infl + (Step(x.all, x.out, False),) if x.all else S.infl
@@ -394,6 +417,7 @@ def Dispatch(c: Constants, x: X) -> State:
         infl=infl,
         gate=tuple(g if r in x.ld else at(S.gate, r) for r in reqs),
         ny=tuple(at(S.ny, r) - (r in x.asked and not c.NotYetForever) for r in reqs),
+        due=tuple(Due(c, x, r) for r in reqs),
         bad=S.bad or (bool(x.ld) and any(e.rel for e in infl[g:])),
         pat=S.pat if x.patient else 0,
         pw=x.patient,
@@ -470,6 +494,7 @@ def Init(c: Constants) -> State:
         quar=zero,
         ny=tuple(c.K if e > 0 else 0 for e in c.Ext),
         fl=tuple(c.Fails if e > 0 else 0 for e in c.Ext),
+        due=("no",) * c.N,
         run=(),
         wq=q,
         ord=q + late if c.Fcfs else tuple(reqs),
@@ -522,6 +547,11 @@ def Expire(c: Constants, S: State, r: int) -> Iterator[State]:
             quar=put(S.quar, r, at(S.own, r)),
             noload=put(S.noload, r, True),
         )
+
+
+def DeferralOver(c: Constants, S: State, r: int) -> Iterator[State]:
+    if at(S.due, r) == "runs":
+        yield S._replace(due=put(S.due, r, "over"))
 
 
 def LateDone(c: Constants, S: State, r: int) -> Iterator[State]:
@@ -594,7 +624,18 @@ def Resume(c: Constants, S: State) -> Iterator[State]:
 
 #: Actions of the whole engine, and of one request.
 GLOBAL = (Schedule, Process, Pause, Resume)
-PER_REQUEST = (XferDone, XferFail, Expire, LateDone, XferFreed, Abort, Arrive, GrammarReady, Input)
+PER_REQUEST = (
+    XferDone,
+    XferFail,
+    Expire,
+    LateDone,
+    XferFreed,
+    Abort,
+    Arrive,
+    GrammarReady,
+    Input,
+    DeferralOver,
+)
 
 
 def Next(c: Constants, S: State) -> Iterator[tuple[str, int, State]]:

@@ -38,6 +38,7 @@ class State(NamedTuple):
     quar: tuple[int, ...]
     ny: tuple[int, ...]
     fl: tuple[int, ...]
+    due: tuple[str, ...]
     run: Order
     wq: Order
     ord: Order
@@ -87,6 +88,7 @@ class Constants(NamedTuple):
     Reservation: bool = False
     RuleR: bool = True
     FeasibleRule: str = "always"
+    KeptBack: int = 0
     MaxSeqs: int = 99
     CountParked: bool = False
     CountIdle: bool = False
@@ -94,6 +96,7 @@ class Constants(NamedTuple):
     CloseOnWait: bool = True
     K: int = 0
     NotYetForever: bool = False
+    DeferralDeadline: str = "no"
     NotYetCloses: bool = False
     Promotion: str = "always"
     Reload: bool = True
@@ -129,7 +132,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "GrammarFails": ("no", "wakes", "lost", "never"),
     "VictimPick": ("least", "youngest"),
     "EvictTo": ("waiting", "stuck"),
-    "FeasibleRule": ("no", "admission", "always"),
+    "FeasibleRule": ("no", "admission", "computing", "always"),
+    "DeferralDeadline": ("no", "anew", "kept"),
     "Promotion": ("scan", "calls", "always"),
     "SessionEvict": ("never", "younger", "any"),
 }
