@@ -255,7 +255,7 @@ NextCand(X, seen) ==
 
 CanLoad(S, r) == S.own[r] = 0 /\ Ext[r] > 0 /\ ~S.noload[r]
 \* the answer of the connector: a "not yet" after its deadline says that there is nothing to load
-Asked(S, r, NY) == IF CanLoad(S, r) /\ r \in NY /\ S.due[r] = "over" THEN GiveUp(S, r) ELSE S
+Asked(S, r, NY) == IF r \in NY /\ S.due[r] = "over" THEN GiveUp(S, r) ELSE S
 \* all that others hold would be given to a load of r: if it is refused, it fits nowhere
 Alone(S, r) == S.free + SumGain(S, CommitVictims(S, r, TRUE)) = Capacity(S)
 Seats(S, r) == Len(S.run) + (IF CountParked

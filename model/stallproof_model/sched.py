@@ -281,8 +281,8 @@ def CanLoad(c: Constants, S: State, r: int) -> bool:
     return at(S.own, r) == 0 and at(c.Ext, r) > 0 and not at(S.noload, r)
 
 
-def Asked(c: Constants, S: State, r: int, NY: Collection[int]) -> State:
-    return GiveUp(S, r) if CanLoad(c, S, r) and r in NY and at(S.due, r) == "over" else S
+def Asked(S: State, r: int, NY: Collection[int]) -> State:
+    return GiveUp(S, r) if r in NY and at(S.due, r) == "over" else S
 
 
 def Alone(c: Constants, S: State, r: int) -> bool:
@@ -343,7 +343,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
         if Shut(c, x, r):
             seen.add(r)
             continue
-        S = Asked(c, Promote(x.S, r), r, NY)
+        S = Asked(Promote(x.S, r), r, NY)
         x = x._replace(S=S)
         is_load = CanLoad(c, S, r)
         n0 = at(S.tok, r) - at(S.comp, r)
