@@ -179,7 +179,7 @@ def _call(s: State) -> dict[str, Bool]:
                     z3.Not(m.shut(s, t)),
                     z3.If(
                         can_load(s, t),
-                        m.ext(t) + s.Sres() <= s.free() + s.Sidle(),
+                        m.load_need(s, t) <= s.free() + s.Sidle(),
                         m.remaining(s, t) <= s.free() + s.Sgain(t),
                     ),
                     m.next_candidate(s, t),
