@@ -95,7 +95,7 @@ class Check:
 
 
 def check(c: Constants, limit: int = 5_000) -> Check:
-    """Breadth-first over the states of ``c``; one that changes only patience or a deadline is not looked at."""
+    """Breadth-first over the states of ``c``; what changes only patience or a deadline is not looked at."""
     out = Check()
     start = (sched.Init(c), (False,) * c.N)
     depth = {start: 0}
