@@ -208,7 +208,11 @@ def adm_loop(s: State) -> list[Action]:
         "hasc": lambda: z3.BoolVal(True),
         "cw": lambda: ite(z3.And(s.hasc(), order(s.cw()) < order(r0)), s.cw(), r0),
     }
-    fruitless = {**const(moved=True, acted=True), **at(s, r0, noload=z3.BoolVal(True)), **lower(s, r0)}
+    fruitless = {
+        **at(s, r0, noload=z3.BoolVal(True), late=z3.BoolVal(False)),
+        **const(moved=True, acted=True),
+        **lower(s, r0),
+    }
     return [
         act(
             s,
@@ -229,7 +233,7 @@ def adm_loop(s: State) -> list[Action]:
             "GiveUp",
             r0,
             {**scan, **loads, "late": s.late(r0)},
-            {**fruitless, **at(s, r0, noload=z3.BoolVal(True), late=z3.BoolVal(False))},
+            fruitless,
             "Asked: not yet after its deadline; the connector is asked no more",
         ),
         act(
