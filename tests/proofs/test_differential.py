@@ -58,7 +58,8 @@ def test_relations_and_model_agree_on_thousands() -> None:
         "LoopEnd", "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver",
         "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone",
         "Abort", "AbortLoading", "XferFreed", "Arrive", "GrammarReady", "GrammarFails", "Paused", "Pause",
-        "Resume", "Spare", "LoadEvict", "LoneLoad", "GiveUp", "DeferralOver", "DeliverTurn", "Input", "InputAway", "InputHere",
+        "Resume", "Spare", "LoadEvict", "LoneLoad", "GiveUp", "DeferralOver", "DeliverTurn", "Input",
+        "InputAway", "InputHere",
     }  # fmt: skip
     assert set(report.by_action) == expected, "every action of the relations is compared"
 

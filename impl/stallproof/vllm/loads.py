@@ -6,6 +6,7 @@ import logging
 from collections import Counter, deque
 from typing import Any
 
+from stallproof.core import commit
 from stallproof.core.completions import Completions
 from stallproof.core.deadlines import Deadlines
 from stallproof.core.gate import HeldLoad
@@ -170,10 +171,10 @@ class LoadPart(Engine):
                 self._sp_fire("DeferralDeadline")
                 if self._sp_act:
                     self._sp_emit("Expire", rid, "deferral")
+                    self._sp_failures[rid] = MAX_FAILED_LOADS
                     self._sp_async[rid] = False
                     return 0, False
             return answer
-        self._sp_deferral.end(rid)
         self._sp_async[rid] = bool(is_async and tokens)
         if tokens and self.kv_cache_manager.block_pool.get_num_free_blocks() >= self._sp_capacity():
             self._sp_hook_allocate()  # if it is refused, waiting will not help
@@ -239,11 +240,16 @@ class LoadPart(Engine):
         return got
 
     def _sp_give_load_up(self: Any, request: Any) -> None:
-        """A load was refused though the whole pool is free: ``request`` computes here what it would load.
+        """A load was refused though nobody else needs a block: ``request`` computes here what it would load.
 
         A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
+        Sessions between turns would have given their blocks to it. Spec: ``Alone``, ``GiveUp``.
         """
-        if self.kv_cache_manager.block_pool.get_num_free_blocks() < self._sp_capacity():
+        missing = self._sp_capacity() - self.kv_cache_manager.block_pool.get_num_free_blocks()
+        if missing > 0 and self._sp_sessions:
+            idle = [r for r in self._sp_sessions.values() if r.status is self._sp_between_turns]
+            missing -= commit.gain_of(*self._sp_holders(idle))
+        if missing > 0:
             return
         self._sp_fire("Feasible")
         if self._sp_on("Feasible"):
@@ -251,6 +257,7 @@ class LoadPart(Engine):
 
     def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
         rid = request.request_id
+        self._sp_deferral.end(rid)  # not before: a load that is refused may be put off again
         if num_external_tokens <= 0 or not self._sp_async.get(rid):
             return self._sp_alloc_state_before(request, blocks, num_external_tokens)
         gen = self._sp_generations[rid] = self._sp_generations.get(rid, 0) + 1
