@@ -43,6 +43,7 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
     "Bypass bound": (("Bypass",), "watched"),
     "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
+    'DeferralDeadline ("not yet" without end)': (("Deferral",), "finite_answers"),
     "Feasible (tested again in each call)": (("promoted",), ""),
 }
 

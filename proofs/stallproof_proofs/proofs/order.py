@@ -397,8 +397,8 @@ ASSUMPTIONS = (
     Assumption(
         "finite_answers",
         "contract",
-        "A connector fails a load finitely often per request, and says not yet finitely often, or until "
-        "the request's deferral deadline (action GiveUp) comes.",
+        "A connector fails a load finitely often per request, and says not yet finitely often, or until the "
+        "deadline of its first one has passed (action DeferralOver), when the load is given up (GiveUp).",
         ("order",),
     ),
     Assumption(
@@ -427,9 +427,9 @@ ASSUMPTIONS = (
         "lexicographic",
         "glue",
         "The lexicographic order on vectors of natural numbers of a fixed finite length is well-founded. With"
-        " Decreases: a closed system takes finitely many actions that change more than patience and "
-        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished, or are "
-        "sessions that idle (Termination).",
+        " Decreases: a closed system takes finitely many actions that change more than patience, quarantine "
+        "and deadlines; with NoWedge and fair steps and transfers it stops only when all are finished, or "
+        "are sessions that idle (Termination).",
         ("order",),
     ),
     Assumption(
@@ -445,13 +445,16 @@ theory = Inductive(
     title="OneOrder: measure, wedge freedom, fairness",
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
-    "not-yet answers (bounded, or until a deferral deadline), sessions that idle between turns and hold "
-    "blocks, parked holders in the seats or not, late tokens delivered, or dropped and their victims spared. "
+    "not-yet answers (bounded, or without end until a deadline, after which the load is given up), blocks "
+    "kept back beside a load (a load that fits nowhere is given up), sessions that idle between turns and "
+    "hold blocks, parked holders in the seats or not, late tokens delivered, or dropped and their victims "
+    "spared. "
     "Decreases: the vector of components "
     "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
     "scheduling order, goes down lexicographically in every call that acts and in every action between "
-    "calls, or stays and steps in flight or quarantine go down. So Termination holds with chunked prefill, "
-    "and the component of a request never rises because of requests behind it, however many arrive. "
+    "calls, or stays and steps in flight, quarantine or deadlines that run go down. So Termination holds "
+    "with chunked prefill, and the component of a request never rises because of requests behind it, however "
+    "many arrive. "
     "NoWedge, NoInversion, Drain and PreemptPaid are what theory starvation rests on.",
     system=steps.system,
     statements=stated.statements,
