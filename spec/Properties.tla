@@ -22,6 +22,9 @@ InFlightSafe == ~s.bad
 (* INV  the blocks of a load that has not answered are its own, or in quarantine *)
 XferSafe == \A r \in Reqs : s.st[r] \in {"loading", "zombie"} => s.own[r] = Ext[r]
 
+(* INV  never more adapters among running requests than the engine may run *)
+AdapterShare == Cardinality({Adapter[r] : r \in Range(s.run)} \ {0}) <= MaxLoras
+
 (* INV  all finished and nothing in flight: everything is back but the quarantine *)
 NoLeak == ((\A r \in Reqs : s.st[r] = "finished") /\ s.infl = <<>>) => s.free + Quarantined(s) = B
 

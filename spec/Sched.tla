@@ -58,6 +58,11 @@ CONSTANTS
   MaxSeqs,         \* most running requests
   CountParked,     \* parked holders count towards MaxSeqs
   CountIdle,       \* idle sessions count towards MaxSeqs
+  (* ---- adapters ---- *)
+  Adapter,         \* per request: its adapter (0: none)
+  MaxLoras,        \* most adapters at once
+  AdapterCount,    \* taken are those of who is scheduled in this "step" | of all that are "running"
+  AdapterBound,    \* how often one that waits for an adapter is overtaken (-1: without bound)
   (* ---- patience ---- *)
   P,               \* processed steps a refused running request waits before it preempts
   CloseOnWait,     \* such a call admits nobody
@@ -184,9 +189,9 @@ CommitEvict_(X, r, isLoad, need) ==
 
 (* ------------------------------------------------- one scheduling call *)
 \* X: the call so far. S state; all/out the step being built; budget; pre = {<<victim, target, gain>>};
-\* ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
+\* hd: the first that waits for an adapter; ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
 X0(S) == [S |-> S, all |-> {}, out |-> {}, budget |-> Budget, pre |-> {}, ev |-> {}, ref |-> {}, cls |-> {},
-          giv |-> {}, def |-> {}, asked |-> {}, ld |-> {}, lat |-> 0, pin |-> 0,
+          giv |-> {}, def |-> {}, asked |-> {}, ld |-> {}, lat |-> 0, pin |-> 0, hd |-> 0,
           wait |-> FALSE, patient |-> FALSE]
 
 Grab(S, r, n) ==
@@ -268,6 +273,18 @@ Shut(X, r) ==
   /\ \/ Refusal = "closes" /\ \E q \in X.cls : Before(X.S, q, r)
      \/ NotYetCloses /\ \E q \in X.def : Before(X.S, q, r)
 
+\* adapters that are taken; r needs another one, and none is left; who is first to wait so
+Taken(X) == {Adapter[q] : q \in IF AdapterCount = "running" THEN Range(X.S.run) ELSE X.all} \ {0}
+NoSlot(X, r) == Adapter[r] \notin Taken(X) \cup {0} /\ Cardinality(Taken(X)) >= MaxLoras
+WaitsForSlot(X) ==
+  LET W == {r \in Range(X.S.wq) : X.S.st[r] \in {"waiting", "preempted", "held"} /\ NoSlot(X, r)}
+      h == IF W = {} THEN 0 ELSE CHOOSE r \in W : \A q \in W : ~Before(X.S, q, r)
+  IN [X EXCEPT !.hd = h, !.S.oh = h, !.S.ot = IF h = X.S.oh THEN @ ELSE 0]
+Overtakes(X, r) == X.hd # 0 /\ Adapter[r] # 0 /\ X.S.own[r] = 0 /\ Before(X.S, X.hd, r)
+CountOvertaken(X, r) == IF Overtakes(X, r) THEN [X EXCEPT !.S.ot = Min(@ + 1, Max(AdapterBound, 0))] ELSE X
+\* no adapter is left for r, or it has to let one go first that waits for its own
+AdapterShut(X, r) == NoSlot(X, r) \/ (AdapterBound >= 0 /\ X.S.ot >= AdapterBound /\ Overtakes(X, r))
+
 StartLoad(X, r) ==
   [X EXCEPT !.S = [@ EXCEPT !.own[r] = Ext[r], !.free = @ - Ext[r], !.comp[r] = Ext[r],
                             !.st[r] = "loading"],
@@ -288,7 +305,7 @@ AdmLoop_(X, seen, NY) ==
   IF X.S.st[r] \in {"loading", "idle", "blocked", "stuck"} THEN AdmLoop(X, seen \cup {r}, NY) ELSE
   IF StaleOut(X.S, r)
   THEN AdmLoop([X EXCEPT !.def = IF X.S.own[r] = 0 THEN @ \cup {r} ELSE @], seen \cup {r}, NY) ELSE
-  IF Shut(X, r) THEN AdmLoop(X, seen \cup {r}, NY) ELSE
+  IF Shut(X, r) \/ AdapterShut(X, r) THEN AdmLoop(X, seen \cup {r}, NY) ELSE
   LET S == Asked(Promote(X.S, r), r, NY)
       isLoad == CanLoad(S, r)
       n0   == S.tok[r] - S.comp[r]
@@ -306,7 +323,8 @@ AdmLoop_(X, seen, NY) ==
      THEN AdmLoop(XS, seen \cup {r}, NY)
      ELSE IF need <= S.free \/ Sure(S, r, isLoad, need)
      THEN LET X1 == CommitEvict(XS, r, isLoad, need)
-          IN AdmLoop(IF isLoad THEN StartLoad(X1, r) ELSE Admit(X1, r, n, n = n0), seen \cup {r}, NY)
+              X2 == CountOvertaken(X1, r)
+          IN AdmLoop(IF isLoad THEN StartLoad(X2, r) ELSE Admit(X2, r, n, n = n0), seen \cup {r}, NY)
      ELSE IF E # {}
      THEN LET v == PickVictim(S, E)
           IN AdmLoop([XS EXCEPT !.S = Evict(S, v), !.lat = @ + 1, !.ev = @ \cup {<<v, r>>},
@@ -332,7 +350,7 @@ SchedX(S, NY) ==
                     S2 == RejectInfeasible(S1, Reqs)
                 IN IF S.paused THEN X0(S1)
                    ELSE CHOOSE y \in {IF X1.pre # {} \/ (X1.wait /\ CloseOnWait) THEN X1
-                                      ELSE AdmLoop(X1, {}, NY) : X1 \in {RunLoop(X0(S2), 1)}} : TRUE
+                                      ELSE AdmLoop(WaitsForSlot(X1), {}, NY) : X1 \in {RunLoop(X0(S2), 1)}} : TRUE
                : u \in {0}} : TRUE
 \* when "not yet" has to end: from the first one on, to the start of a load
 Due(X, r) ==
@@ -387,7 +405,7 @@ Init ==
           fl |-> [r \in Reqs |-> IF Ext[r] > 0 THEN Fails ELSE 0],
           due |-> [r \in Reqs |-> "no"],
           run |-> <<>>, wq |-> q, ord |-> IF Fcfs THEN q \o l ELSE [r \in Reqs |-> r],
-          infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
+          oh |-> 0, ot |-> 0, infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
 
 Schedule == /\ Len(s.infl) < D
             /\ \E NY \in SUBSET CanDefer(s) : s' = SchedR(s, NY)

@@ -32,6 +32,7 @@ class X(NamedTuple):
     ld: frozenset[int] = frozenset()
     lat: int = 0
     pin: int = 0
+    hd: int = 0
     wait: bool = False
     patient: bool = False
 
@@ -306,6 +307,35 @@ def Shut(c: Constants, x: X, r: int) -> bool:
     return c.NotYetCloses and any(Before(x.S, q, r) for q in x.deferred)
 
 
+def Taken(c: Constants, x: X) -> set[int]:
+    return {at(c.Adapter, q) for q in (x.S.run if c.AdapterCount == "running" else x.all)} - {0}
+
+
+def NoSlot(c: Constants, x: X, r: int) -> bool:
+    return at(c.Adapter, r) not in Taken(c, x) | {0} and len(Taken(c, x)) >= c.MaxLoras
+
+
+def WaitsForSlot(c: Constants, x: X) -> X:
+    S = x.S
+    W = [r for r in S.wq if at(S.st, r) in ("waiting", "preempted", "held") and NoSlot(c, x, r)]
+    h = min(W, key=S.ord.index, default=0)
+    return x._replace(hd=h, S=S._replace(oh=h, ot=S.ot if h == S.oh else 0))
+
+
+def Overtakes(c: Constants, x: X, r: int) -> bool:
+    return x.hd != 0 and at(c.Adapter, r) != 0 and at(x.S.own, r) == 0 and Before(x.S, x.hd, r)
+
+
+def CountOvertaken(c: Constants, x: X, r: int) -> X:
+    if not Overtakes(c, x, r):
+        return x
+    return x._replace(S=x.S._replace(ot=min(x.S.ot + 1, max(c.AdapterBound, 0))))
+
+
+def AdapterShut(c: Constants, x: X, r: int) -> bool:
+    return NoSlot(c, x, r) or (0 <= c.AdapterBound <= x.S.ot and Overtakes(c, x, r))
+
+
 def StartLoad(c: Constants, x: X, r: int) -> X:
     S, n = x.S, at(c.Ext, r)
     S = S._replace(own=put(S.own, r, n), free=S.free - n, comp=put(S.comp, r, n), st=put(S.st, r, "loading"))
@@ -340,7 +370,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
                 x = x._replace(deferred=x.deferred | {r})
             seen.add(r)
             continue
-        if Shut(c, x, r):
+        if Shut(c, x, r) or AdapterShut(c, x, r):
             seen.add(r)
             continue
         S = Asked(Promote(x.S, r), r, NY)
@@ -364,7 +394,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
         elif not is_load and n == 0:
             seen.add(r)
         elif need <= S.free or Sure(c, S, r, is_load, need):
-            x = CommitEvict(c, x, r, is_load, need)
+            x = CountOvertaken(c, CommitEvict(c, x, r, is_load, need), r)
             x = StartLoad(c, x, r) if is_load else Admit(c, x, r, n, n == n0)
             seen.add(r)
         elif c.Lateral == "least" and x.lat < c.LatCap and Victims(c, S, r):
@@ -398,7 +428,7 @@ def SchedX(c: Constants, S: State, NY: Collection[int]) -> X:
     x = RunLoop(c, X0(c, RejectInfeasible(c, S, reqs)), 0)
     if x.pre or (x.wait and c.CloseOnWait):
         return x
-    return AdmLoop(c, x, NY)
+    return AdmLoop(c, WaitsForSlot(c, x), NY)
 
 
 def Due(c: Constants, x: X, r: int) -> str:
@@ -498,6 +528,8 @@ def Init(c: Constants) -> State:
         run=(),
         wq=q,
         ord=q + late if c.Fcfs else tuple(reqs),
+        oh=0,
+        ot=0,
         infl=(),
         dfq=(),
         free=c.B,

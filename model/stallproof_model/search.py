@@ -126,6 +126,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "open, one pause": ({"Pauses": 1}, {"open_system": True}),
     "open, one seat": ({"MaxSeqs": 1}, {"open_system": True}),
     "open, two seats, parked loads count": ({"MaxSeqs": 2, "CountParked": True}, {"open_system": True}),
+    "open, two adapters, one at a time": ({"Adapter": (1, 2, 1)}, {"n": (3, 3), "open_system": True}),
     "open, look-ahead": ({"Look": 1}, {"open_system": True}),
     "open, late token dropped, spared": (
         {"StaleOutput": "dropped", "SpareInFlight": True, "P": 0},

@@ -26,6 +26,7 @@ MEANING = {
     "XferSafe": "a load writes blocks that are not its own",
     "NoLeak": "everything is over, but blocks are missing from the pool",
     "Seated": "more requests run than there are seats",
+    "AdapterShare": "more adapters run than the engine can run at once",
     "NoWedge": "nothing is pending outside, work is left, and the next call changes nothing",
     "NoZeroPre": "a request was preempted for nothing, or although a short wait would have helped",
     "EvictCoupled": "a parked holder lost its blocks, and the one they were taken for does not run",
