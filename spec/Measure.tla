@@ -44,8 +44,8 @@ Vector(S, f) ==
 Less(a, b) == \E i \in 1..Len(a) : a[i] < b[i] /\ \A j \in 1..(i - 1) : a[j] = b[j]
 VLess(a, b) == \E i \in 1..Len(a) : Less(a[i], b[i]) /\ \A j \in 1..(i - 1) : a[j] = b[j]
 
-(* ACT  everything that changes more than patience lowers the vector *)
-Decreases == [][(s'.ord = s.ord /\ [s' EXCEPT !.pat = s.pat, !.pw = s.pw] # s)
+(* ACT  everything that changes more than patience and deadlines lowers the vector *)
+Decreases == [][(s'.ord = s.ord /\ [s' EXCEPT !.pat = s.pat, !.pw = s.pw, !.due = s.due] # s)
                   => VLess(Vector(s', pf'), Vector(s, pf))]_mvars
 
 Live(S, r) == S.st[r] \in {"waiting", "preempted", "loading", "received", "held", "running"}
@@ -55,10 +55,11 @@ PreemptPaid == [][\A r \in Reqs :
   (Oldest(s, r) /\ s.st[r] = "running" /\ s'.st[r] = "preempted" /\ Quarantined(s) = 0) => ~pf[r]]_mvars
 
 (* ACT  a non-holder is served, or its connector asked, only if every request ahead of it was *)
-(*      served too, waits for its own load, or for its own late token (Drain of the proofs)   *)
+(*      served too, put off by its connector, waits for its own load, or for its own late     *)
+(*      token (Drain of the proofs)                                                           *)
 Drained(X) == \A u \in X.giv \cup X.asked, v \in Reqs :
   (Before(s, v, u) /\ Live(s, v))
-    => \/ s.st[v] = "loading" \/ Placeholders(s, v) > 0
+    => \/ s.st[v] = "loading" \/ Placeholders(s, v) > 0 \/ v \in X.asked
        \/ Component(s', pf', v) # Component(s, pf, v)
 DrainOrder == [][Call(Drained)]_mvars
 =============================================================================

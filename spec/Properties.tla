@@ -22,6 +22,9 @@ InFlightSafe == ~s.bad
 (* INV  the blocks of a load that has not answered are its own, or in quarantine *)
 XferSafe == \A r \in Reqs : s.st[r] \in {"loading", "zombie"} => s.own[r] = Ext[r]
 
+(* INV  never more adapters among running requests than the engine may run *)
+AdapterShare == Cardinality({Adapter[r] : r \in Range(s.run)} \ {0}) <= MaxLoras
+
 (* INV  all finished and nothing in flight: everything is back but the quarantine *)
 NoLeak == ((\A r \in Reqs : s.st[r] = "finished") /\ s.infl = <<>>) => s.free + Quarantined(s) = B
 
@@ -31,7 +34,7 @@ Seated == Len(s.run) <= MaxSeqs
 Must == Reqs \ (Recycle \cup Sessions)
 AllDone == \A r \in Must : s.st[r] = "finished"
 Pending == \/ s.infl # <<>> \/ s.paused
-           \/ \E r \in Reqs : s.st[r] \in {"loading", "zombie", "blocked"}
+           \/ \E r \in Reqs : s.st[r] \in {"loading", "zombie", "blocked"} \/ s.due[r] = "runs"
 (* INV  unfinished work and nothing pending outside: the call changes something *)
 NoWedge == \/ Pending \/ \A r \in Reqs : s.st[r] \in {"new", "finished", "idle"}
            \/ \A NY \in SUBSET CanDefer(s) : SchedR(s, NY) # s

@@ -52,16 +52,24 @@ CONSTANTS
   FullFit,         \* admit a prefill only if all its known tokens fit
   Reservation,     \* a load start leaves room for everything admitted (0.32)
   RuleR,           \* a load start leaves room for running prefills
-  FeasibleRule,    \* a request that can never fit finishes: "no" | "admission" | "always" (decoding too)
+  FeasibleRule,    \* a request that can never fit finishes: "no" | "admission" | "computing" (decoding too)
+                   \* | "always" (a load that can never fit is given up, too)
+  KeptBack,        \* blocks kept free beside a load that starts (for a step that drafts)
   MaxSeqs,         \* most running requests
   CountParked,     \* parked holders count towards MaxSeqs
   CountIdle,       \* idle sessions count towards MaxSeqs
+  (* ---- adapters ---- *)
+  Adapter,         \* per request: its adapter (0: none)
+  MaxLoras,        \* most adapters at once
+  AdapterCount,    \* taken are those of who is scheduled in this "step" | of all that are "running"
+  AdapterBound,    \* how often one that waits for an adapter is overtaken (-1: without bound)
   (* ---- patience ---- *)
   P,               \* processed steps a refused running request waits before it preempts
   CloseOnWait,     \* such a call admits nobody
   (* ---- waiting for others ---- *)
   K,               \* "not yet" answers of the connector per request
   NotYetForever,   \* "not yet" has no bound
+  DeferralDeadline, \* its deadline: "no" | "anew" (a load that is refused ends it) | "kept" until a load starts
   NotYetCloses,    \* "not yet" closes non-holders behind it
   Promotion,       \* completed loads are promoted when the "scan" reaches them | in all "calls" that
                    \* are not paused | "always"
@@ -144,8 +152,11 @@ Evict(S, v) ==
 
 Finish(S, r) ==
   LET S1 == Release(S, r)
-  IN [S1 EXCEPT !.st[r] = "finished", !.comp[r] = 0, !.gate[r] = 0,
+  IN [S1 EXCEPT !.st[r] = "finished", !.comp[r] = 0, !.gate[r] = 0, !.due[r] = "no",
                 !.run = RemoveQ(@, r), !.wq = RemoveQ(@, r)]
+
+\* r computes what it would load: its connector is asked no more
+GiveUp(S, r) == [S EXCEPT !.noload[r] = TRUE, !.due[r] = "no"]
 
 (* -------------------------------------------------- parked holders as victims *)
 Victims(S, r) ==
@@ -178,9 +189,9 @@ CommitEvict_(X, r, isLoad, need) ==
 
 (* ------------------------------------------------- one scheduling call *)
 \* X: the call so far. S state; all/out the step being built; budget; pre = {<<victim, target, gain>>};
-\* ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
+\* hd: the first that waits for an adapter; ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
 X0(S) == [S |-> S, all |-> {}, out |-> {}, budget |-> Budget, pre |-> {}, ev |-> {}, ref |-> {}, cls |-> {},
-          giv |-> {}, def |-> {}, asked |-> {}, ld |-> {}, lat |-> 0, pin |-> 0,
+          giv |-> {}, def |-> {}, asked |-> {}, ld |-> {}, lat |-> 0, pin |-> 0, hd |-> 0,
           wait |-> FALSE, patient |-> FALSE]
 
 Grab(S, r, n) ==
@@ -208,7 +219,7 @@ RunLoop_(X, i) ==
       n    == Chunk(n0, X.budget)
       need == S.comp[r] + n + Look - S.own[r]
       v    == S.run[Len(S.run)]
-  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ (FeasibleRule = "always" /\ ~Fits(S, tgt)) THEN RunLoop(X, i + 1)
+  IN IF tgt >= Limit(S, r) \/ n <= 0 \/ (FeasibleRule # "admission" /\ ~Fits(S, tgt)) THEN RunLoop(X, i + 1)
      ELSE IF need <= S.free
      THEN RunLoop([TakeStep(X, r, n, n = n0) EXCEPT !.S = Grab(S, r, n)], i + 1)
      ELSE IF RunEvict /\ Sure(S, r, FALSE, need)
@@ -248,6 +259,10 @@ NextCand(X, seen) ==
      ELSE IF Scan = "holders" /\ h # <<>> THEN Head(h) ELSE Head(c)
 
 CanLoad(S, r) == S.own[r] = 0 /\ Ext[r] > 0 /\ ~S.noload[r]
+\* the answer of the connector: a "not yet" after its deadline says that there is nothing to load
+Asked(S, r, NY) == IF r \in NY /\ S.due[r] = "over" THEN GiveUp(S, r) ELSE S
+\* all that others hold would be given to a load of r: if it is refused, it fits nowhere
+Alone(S, r) == S.free + SumGain(S, CommitVictims(S, r, TRUE)) = Capacity(S)
 Seats(S, r) == Len(S.run) + (IF CountParked
                  THEN Cardinality({q \in Range(S.wq) \ {r} : S.st[q] \in {"loading", "received", "held"}})
                  ELSE 0)
@@ -257,6 +272,18 @@ Shut(X, r) ==
   /\ X.S.own[r] = 0
   /\ \/ Refusal = "closes" /\ \E q \in X.cls : Before(X.S, q, r)
      \/ NotYetCloses /\ \E q \in X.def : Before(X.S, q, r)
+
+\* adapters that are taken; r needs another one, and none is left; who is first to wait so
+Taken(X) == {Adapter[q] : q \in IF AdapterCount = "running" THEN Range(X.S.run) ELSE X.all} \ {0}
+NoSlot(X, r) == Adapter[r] \notin Taken(X) \cup {0} /\ Cardinality(Taken(X)) >= MaxLoras
+WaitsForSlot(X) ==
+  LET W == {r \in Range(X.S.wq) : X.S.st[r] \in {"waiting", "preempted", "held"} /\ NoSlot(X, r)}
+      h == IF W = {} THEN 0 ELSE CHOOSE r \in W : \A q \in W : ~Before(X.S, q, r)
+  IN [X EXCEPT !.hd = h, !.S.oh = h, !.S.ot = IF h = X.S.oh THEN @ ELSE 0]
+Overtakes(X, r) == X.hd # 0 /\ Adapter[r] # 0 /\ X.S.own[r] = 0 /\ Before(X.S, X.hd, r)
+CountOvertaken(X, r) == IF Overtakes(X, r) THEN [X EXCEPT !.S.ot = Min(@ + 1, Max(AdapterBound, 0))] ELSE X
+\* no adapter is left for r, or it has to let one go first that waits for its own
+AdapterShut(X, r) == NoSlot(X, r) \/ (AdapterBound >= 0 /\ X.S.ot >= AdapterBound /\ Overtakes(X, r))
 
 StartLoad(X, r) ==
   [X EXCEPT !.S = [@ EXCEPT !.own[r] = Ext[r], !.free = @ - Ext[r], !.comp[r] = Ext[r],
@@ -278,15 +305,15 @@ AdmLoop_(X, seen, NY) ==
   IF X.S.st[r] \in {"loading", "idle", "blocked", "stuck"} THEN AdmLoop(X, seen \cup {r}, NY) ELSE
   IF StaleOut(X.S, r)
   THEN AdmLoop([X EXCEPT !.def = IF X.S.own[r] = 0 THEN @ \cup {r} ELSE @], seen \cup {r}, NY) ELSE
-  IF Shut(X, r) THEN AdmLoop(X, seen \cup {r}, NY) ELSE
-  LET S == Promote(X.S, r)
+  IF Shut(X, r) \/ AdapterShut(X, r) THEN AdmLoop(X, seen \cup {r}, NY) ELSE
+  LET S == Asked(Promote(X.S, r), r, NY)
       isLoad == CanLoad(S, r)
       n0   == S.tok[r] - S.comp[r]
       n    == Chunk(n0, X.budget)
       take == Max(S.comp[r] + n + Look - S.own[r], 0)
       need == IF isLoad
-              THEN IF Reservation THEN Max(Ext[r], S.tok[r] + LookNeed) + AllReserved(S, r)
-                   ELSE IF RuleR THEN Ext[r] + RunReserved(S) ELSE Ext[r]
+              THEN KeptBack + IF Reservation THEN Max(Ext[r], S.tok[r] + LookNeed) + AllReserved(S, r)
+                              ELSE IF RuleR THEN Ext[r] + RunReserved(S) ELSE Ext[r]
               ELSE IF FullFit THEN Max(Remaining(S, r), take) ELSE take
       XS   == [X EXCEPT !.S = S]
       E    == IF Lateral = "least" /\ X.lat < LatCap THEN Victims(S, r) ELSE {}
@@ -296,13 +323,15 @@ AdmLoop_(X, seen, NY) ==
      THEN AdmLoop(XS, seen \cup {r}, NY)
      ELSE IF need <= S.free \/ Sure(S, r, isLoad, need)
      THEN LET X1 == CommitEvict(XS, r, isLoad, need)
-          IN AdmLoop(IF isLoad THEN StartLoad(X1, r) ELSE Admit(X1, r, n, n = n0), seen \cup {r}, NY)
+              X2 == CountOvertaken(X1, r)
+          IN AdmLoop(IF isLoad THEN StartLoad(X2, r) ELSE Admit(X2, r, n, n = n0), seen \cup {r}, NY)
      ELSE IF E # {}
      THEN LET v == PickVictim(S, E)
           IN AdmLoop([XS EXCEPT !.S = Evict(S, v), !.lat = @ + 1, !.ev = @ \cup {<<v, r>>},
                                 !.pin = IF Pin THEN r ELSE 0], seen, NY)
-     ELSE LET X1 == IF isLoad /\ ~LoadCounts THEN [XS EXCEPT !.ref = @ \cup {r}, !.pin = 0]
-                    ELSE [Refuse(XS, r) EXCEPT !.pin = 0]
+     ELSE LET XR == IF isLoad /\ FeasibleRule = "always" /\ Alone(S, r) THEN [XS EXCEPT !.S = GiveUp(S, r)] ELSE XS
+              X1 == IF isLoad /\ ~LoadCounts THEN [XR EXCEPT !.ref = @ \cup {r}, !.pin = 0]
+                    ELSE [Refuse(XR, r) EXCEPT !.pin = 0]
           IN IF Refusal = "break" THEN X1 ELSE AdmLoop(X1, seen \cup {r}, NY)
 
 \* what can never fit finishes at once, with an error (or as `length` once it has output)
@@ -321,8 +350,12 @@ SchedX(S, NY) ==
                     S2 == RejectInfeasible(S1, Reqs)
                 IN IF S.paused THEN X0(S1)
                    ELSE CHOOSE y \in {IF X1.pre # {} \/ (X1.wait /\ CloseOnWait) THEN X1
-                                      ELSE AdmLoop(X1, {}, NY) : X1 \in {RunLoop(X0(S2), 1)}} : TRUE
+                                      ELSE AdmLoop(WaitsForSlot(X1), {}, NY) : X1 \in {RunLoop(X0(S2), 1)}} : TRUE
                : u \in {0}} : TRUE
+\* when "not yet" has to end: from the first one on, to the start of a load
+Due(X, r) ==
+  IF r \in X.asked /\ DeferralDeadline # "no" THEN IF X.S.due[r] = "no" THEN "runs" ELSE X.S.due[r]
+  ELSE IF r \in X.ld \/ (DeferralDeadline = "anew" /\ r \in X.ref) THEN "no" ELSE X.S.due[r]
 \* the call is over: dispatch the step, gate the loads, count the answers
 Dispatch(X) ==
   LET infl == IF X.all = {} THEN X.S.infl
@@ -331,6 +364,7 @@ Dispatch(X) ==
   IN [X.S EXCEPT !.infl = infl,
                  !.gate = [r \in Reqs |-> IF r \in X.ld THEN g ELSE @[r]],
                  !.ny = [r \in Reqs |-> IF r \in X.asked /\ ~NotYetForever THEN @[r] - 1 ELSE @[r]],
+                 !.due = [r \in Reqs |-> Due(X, r)],
                  !.bad = @ \/ (X.ld # {} /\ \E i \in 1..Len(infl) : i > g /\ infl[i].rel),
                  !.pat = IF X.patient THEN @ ELSE 0, !.pw = X.patient]
 SchedR(S, NY) == CHOOSE z \in {Dispatch(X) : X \in {SchedX(S, NY)}} : TRUE
@@ -369,8 +403,9 @@ Init ==
           gate |-> [r \in Reqs |-> 0], quar |-> [r \in Reqs |-> 0],
           ny |-> [r \in Reqs |-> IF Ext[r] > 0 THEN K ELSE 0],
           fl |-> [r \in Reqs |-> IF Ext[r] > 0 THEN Fails ELSE 0],
+          due |-> [r \in Reqs |-> "no"],
           run |-> <<>>, wq |-> q, ord |-> IF Fcfs THEN q \o l ELSE [r \in Reqs |-> r],
-          infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
+          oh |-> 0, ot |-> 0, infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
 
 Schedule == /\ Len(s.infl) < D
             /\ \E NY \in SUBSET CanDefer(s) : s' = SchedR(s, NY)
@@ -384,6 +419,7 @@ XferFail(r) == /\ Started(r) /\ s.fl[r] > 0
 Expire(r) == /\ Deadlines /\ (Started(r) \/ s.st[r] = "zombie") /\ (ReapNeedsWork => s.run # <<>>)
              /\ s' = [s EXCEPT !.st[r] = IF @ = "zombie" THEN "finished" ELSE "waiting", !.comp[r] = 0,
                                !.own[r] = 0, !.quar[r] = s.own[r], !.noload[r] = TRUE]
+DeferralOver(r) == s.due[r] = "runs" /\ s' = [s EXCEPT !.due[r] = "over"]
 LateDone(r) == /\ s.quar[r] > 0
                /\ s' = [s EXCEPT !.free = @ + s.quar[r], !.quar[r] = 0]
 XferFreed(r) == /\ s.st[r] = "zombie" /\ ~AbortSilent
@@ -417,17 +453,22 @@ Resume == s.paused /\ s' = [s EXCEPT !.paused = FALSE]
 
 Next == \/ Schedule \/ Process \/ Pause \/ Resume
         \/ \E r \in Reqs : \/ XferDone(r) \/ XferFail(r) \/ Expire(r) \/ LateDone(r) \/ XferFreed(r)
-                           \/ Abort(r) \/ Arrive(r) \/ GrammarReady(r) \/ Input(r)
+                           \/ Abort(r) \/ Arrive(r) \/ GrammarReady(r) \/ Input(r) \/ DeferralOver(r)
 Spec == Init /\ [][Next]_vars
 
-(* What the environment owes: steps in flight are processed, a load answers or expires, *)
-(* a grammar is compiled, a pause ends, who is announced arrives.                       *)
+(* What the environment owes: calls are made, steps in flight are processed, a load answers or expires, a deadline *)
+(* passes, a grammar is compiled, a pause ends, who is announced arrives. No connector owes an answer but "not yet" *)
+(* where that has no bound: there a call is owed only if it changes something whatever connectors answer.        *)
+Acts == Len(s.infl) < D /\ \A NY \in SUBSET CanDefer(s) : SchedR(s, NY) # s
 Answer(r) == XferDone(r) \/ XferFail(r) \/ Expire(r)
 Fairness ==
-  /\ WF_vars(Schedule) /\ WF_vars(Process)
+  /\ \A r \in {q \in {0} : ~NotYetForever} : WF_vars(Schedule)
+  /\ \A r \in {q \in {0} : NotYetForever} : []<>~Acts \/ []<><<Schedule>>_vars
+  /\ WF_vars(Process)
   /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost} : WF_vars(Answer(r))
   /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ q \notin Lost /\ Aborts} : WF_vars(XferFreed(r))
   /\ \A r \in {q \in Lost : Ext[q] > 0 /\ Deadlines} : WF_vars(Expire(r))
+  /\ \A r \in {q \in Reqs : Ext[q] > 0 /\ DeferralDeadline # "no"} : WF_vars(DeferralOver(r))
   /\ \A r \in Late : WF_vars(Arrive(r))
   /\ \A r \in {q \in Grammar : GrammarFails # "never"} : WF_vars(GrammarReady(r))
   /\ \A r \in {q \in {0} : Pauses > 0} : WF_vars(Resume)

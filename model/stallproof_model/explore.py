@@ -120,6 +120,8 @@ def fair_actions(c: Constants) -> list[tuple[tuple[str, ...], int]]:
                 fair.append((("XferFreed",), r))
         elif at(c.Ext, r) > 0 and c.Deadlines:
             fair.append((("Expire",), r))
+        if at(c.Ext, r) > 0 and c.DeferralDeadline != "no":
+            fair.append((("DeferralOver",), r))
         if r in c.Late:
             fair.append((("Arrive",), r))
         if r in c.Grammar and c.GrammarFails != "never":
@@ -147,6 +149,8 @@ def _fair(g: Graph, comp: Iterable[int], fair: list[tuple[tuple[str, ...], int]]
 
         taken = any(is_it(a, q) and j in cs and j != i for i in cs for a, q, j in g.edges[i])
         idle = any(not any(is_it(a, q) and j != i for a, q, j in g.edges[i]) for i in cs)
+        if names == ("Schedule",) and g.c.NotYetForever:  # Acts: whatever connectors answer
+            idle = idle or any(a == "Schedule" and j == i for i in cs for a, _, j in g.edges[i])
         if not (taken or idle):
             return False
     return True

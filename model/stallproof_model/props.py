@@ -50,6 +50,10 @@ def Seated(c: Constants, s: State) -> bool:
     return len(s.run) <= c.MaxSeqs
 
 
+def AdapterShare(c: Constants, s: State) -> bool:
+    return len({at(c.Adapter, r) for r in s.run} - {0}) <= c.MaxLoras
+
+
 def Must(c: Constants) -> list[int]:
     return [r for r in range(1, c.N + 1) if r not in c.Recycle | c.Sessions]
 
@@ -59,7 +63,8 @@ def AllDone(c: Constants, s: State) -> bool:
 
 
 def Pending(s: State) -> bool:
-    return bool(s.infl) or s.paused or any(x in ("loading", "zombie", "blocked") for x in s.st)
+    outside = any(x in ("loading", "zombie", "blocked") for x in s.st)
+    return bool(s.infl) or s.paused or outside or "runs" in s.due
 
 
 def NoWedge(c: Constants, s: State) -> bool:
@@ -87,7 +92,8 @@ def BoundedWait(c: Constants, s: State, x: X) -> bool:
 
 #: Statements about one state.
 INVARIANTS: dict[str, Callable[[Constants, State], bool]] = {
-    f.__name__: f for f in (Conservation, Queues, InFlightSafe, XferSafe, NoLeak, Seated, NoWedge)
+    f.__name__: f
+    for f in (Conservation, Queues, InFlightSafe, XferSafe, NoLeak, Seated, AdapterShare, NoWedge)
 }
 #: Statements about one scheduling call and its effect.
 CALLS: dict[str, Callable[[Constants, State, X], bool]] = {

@@ -32,6 +32,7 @@ class X(NamedTuple):
     ld: frozenset[int] = frozenset()
     lat: int = 0
     pin: int = 0
+    hd: int = 0
     wait: bool = False
     patient: bool = False
 
@@ -119,9 +120,14 @@ def Finish(c: Constants, S: State, r: int) -> State:
         st=put(S.st, r, "finished"),
         comp=put(S.comp, r, 0),
         gate=put(S.gate, r, 0),
+        due=put(S.due, r, "no"),
         run=without(S.run, r),
         wq=without(S.wq, r),
     )
+
+
+def GiveUp(S: State, r: int) -> State:
+    return S._replace(noload=put(S.noload, r, True), due=put(S.due, r, "no"))
 
 
 # ------------------------------------------------------------------ parked holders as victims
@@ -211,7 +217,7 @@ def RunLoop(c: Constants, x: X, i: int) -> X:
         n = Chunk(c, n0, x.budget)
         need = at(S.comp, r) + n + c.Look - at(S.own, r)
         v = S.run[-1]
-        if tgt >= Limit(c, S, r) or n <= 0 or (c.FeasibleRule == "always" and not Fits(c, S, tgt)):
+        if tgt >= Limit(c, S, r) or n <= 0 or (c.FeasibleRule != "admission" and not Fits(c, S, tgt)):
             i += 1
         elif need <= S.free:
             x = TakeStep(x, r, n, n == n0)._replace(S=Grab(c, S, r, n))
@@ -276,6 +282,14 @@ def CanLoad(c: Constants, S: State, r: int) -> bool:
     return at(S.own, r) == 0 and at(c.Ext, r) > 0 and not at(S.noload, r)
 
 
+def Asked(S: State, r: int, NY: Collection[int]) -> State:
+    return GiveUp(S, r) if r in NY and at(S.due, r) == "over" else S
+
+
+def Alone(c: Constants, S: State, r: int) -> bool:
+    return S.free + sum(Gain(c, S, q) for q in CommitVictims(c, S, r, True)) == Capacity(c, S)
+
+
 def Seats(c: Constants, S: State, r: int) -> int:
     n = len(S.run)
     if c.CountParked:
@@ -291,6 +305,35 @@ def Shut(c: Constants, x: X, r: int) -> bool:
     if c.Refusal == "closes" and any(Before(x.S, q, r) for q in x.cls):
         return True
     return c.NotYetCloses and any(Before(x.S, q, r) for q in x.deferred)
+
+
+def Taken(c: Constants, x: X) -> set[int]:
+    return {at(c.Adapter, q) for q in (x.S.run if c.AdapterCount == "running" else x.all)} - {0}
+
+
+def NoSlot(c: Constants, x: X, r: int) -> bool:
+    return at(c.Adapter, r) not in Taken(c, x) | {0} and len(Taken(c, x)) >= c.MaxLoras
+
+
+def WaitsForSlot(c: Constants, x: X) -> X:
+    S = x.S
+    W = [r for r in S.wq if at(S.st, r) in ("waiting", "preempted", "held") and NoSlot(c, x, r)]
+    h = min(W, key=S.ord.index, default=0)
+    return x._replace(hd=h, S=S._replace(oh=h, ot=S.ot if h == S.oh else 0))
+
+
+def Overtakes(c: Constants, x: X, r: int) -> bool:
+    return x.hd != 0 and at(c.Adapter, r) != 0 and at(x.S.own, r) == 0 and Before(x.S, x.hd, r)
+
+
+def CountOvertaken(c: Constants, x: X, r: int) -> X:
+    if not Overtakes(c, x, r):
+        return x
+    return x._replace(S=x.S._replace(ot=min(x.S.ot + 1, max(c.AdapterBound, 0))))
+
+
+def AdapterShut(c: Constants, x: X, r: int) -> bool:
+    return NoSlot(c, x, r) or (0 <= c.AdapterBound <= x.S.ot and Overtakes(c, x, r))
 
 
 def StartLoad(c: Constants, x: X, r: int) -> X:
@@ -327,10 +370,10 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
                 x = x._replace(deferred=x.deferred | {r})
             seen.add(r)
             continue
-        if Shut(c, x, r):
+        if Shut(c, x, r) or AdapterShut(c, x, r):
             seen.add(r)
             continue
-        S = Promote(x.S, r)
+        S = Asked(Promote(x.S, r), r, NY)
         x = x._replace(S=S)
         is_load = CanLoad(c, S, r)
         n0 = at(S.tok, r) - at(S.comp, r)
@@ -342,6 +385,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
                 need = max(need, at(S.tok, r) + LookNeed(c)) + AllReserved(c, S, r)
             elif c.RuleR:
                 need += RunReserved(c, S)
+            need += c.KeptBack
         else:
             need = max(Remaining(c, S, r), take) if c.FullFit else take
         if is_load and r in NY:
@@ -350,13 +394,15 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
         elif not is_load and n == 0:
             seen.add(r)
         elif need <= S.free or Sure(c, S, r, is_load, need):
-            x = CommitEvict(c, x, r, is_load, need)
+            x = CountOvertaken(c, CommitEvict(c, x, r, is_load, need), r)
             x = StartLoad(c, x, r) if is_load else Admit(c, x, r, n, n == n0)
             seen.add(r)
         elif c.Lateral == "least" and x.lat < c.LatCap and Victims(c, S, r):
             v = PickVictim(c, S, Victims(c, S, r))
             x = x._replace(S=Evict(c, S, v), lat=x.lat + 1, ev=x.ev | {(v, r)}, pin=r if c.Pin else 0)
         else:
+            if is_load and c.FeasibleRule == "always" and Alone(c, S, r):
+                x = x._replace(S=GiveUp(S, r))
             x = Refuse(x, r)._replace(cls=x.cls) if is_load and not c.LoadCounts else Refuse(x, r)
             x = x._replace(pin=0)
             if c.Refusal == "break":
@@ -382,7 +428,14 @@ def SchedX(c: Constants, S: State, NY: Collection[int]) -> X:
     x = RunLoop(c, X0(c, RejectInfeasible(c, S, reqs)), 0)
     if x.pre or (x.wait and c.CloseOnWait):
         return x
-    return AdmLoop(c, x, NY)
+    return AdmLoop(c, WaitsForSlot(c, x), NY)
+
+
+def Due(c: Constants, x: X, r: int) -> str:
+    if r in x.asked and c.DeferralDeadline != "no":
+        return "runs" if at(x.S.due, r) == "no" else at(x.S.due, r)
+    over = r in x.ld or (c.DeferralDeadline == "anew" and r in x.ref)
+    return "no" if over else at(x.S.due, r)
 
 
 def Dispatch(c: Constants, x: X) -> State:
@@ -394,6 +447,7 @@ def Dispatch(c: Constants, x: X) -> State:
         infl=infl,
         gate=tuple(g if r in x.ld else at(S.gate, r) for r in reqs),
         ny=tuple(at(S.ny, r) - (r in x.asked and not c.NotYetForever) for r in reqs),
+        due=tuple(Due(c, x, r) for r in reqs),
         bad=S.bad or (bool(x.ld) and any(e.rel for e in infl[g:])),
         pat=S.pat if x.patient else 0,
         pw=x.patient,
@@ -470,9 +524,12 @@ def Init(c: Constants) -> State:
         quar=zero,
         ny=tuple(c.K if e > 0 else 0 for e in c.Ext),
         fl=tuple(c.Fails if e > 0 else 0 for e in c.Ext),
+        due=("no",) * c.N,
         run=(),
         wq=q,
         ord=q + late if c.Fcfs else tuple(reqs),
+        oh=0,
+        ot=0,
         infl=(),
         dfq=(),
         free=c.B,
@@ -522,6 +579,11 @@ def Expire(c: Constants, S: State, r: int) -> Iterator[State]:
             quar=put(S.quar, r, at(S.own, r)),
             noload=put(S.noload, r, True),
         )
+
+
+def DeferralOver(c: Constants, S: State, r: int) -> Iterator[State]:
+    if at(S.due, r) == "runs":
+        yield S._replace(due=put(S.due, r, "over"))
 
 
 def LateDone(c: Constants, S: State, r: int) -> Iterator[State]:
@@ -594,7 +656,18 @@ def Resume(c: Constants, S: State) -> Iterator[State]:
 
 #: Actions of the whole engine, and of one request.
 GLOBAL = (Schedule, Process, Pause, Resume)
-PER_REQUEST = (XferDone, XferFail, Expire, LateDone, XferFreed, Abort, Arrive, GrammarReady, Input)
+PER_REQUEST = (
+    XferDone,
+    XferFail,
+    Expire,
+    LateDone,
+    XferFreed,
+    Abort,
+    Arrive,
+    GrammarReady,
+    Input,
+    DeferralOver,
+)
 
 
 def Next(c: Constants, S: State) -> Iterator[tuple[str, int, State]]:

@@ -104,6 +104,19 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"Deadlines": True, "Lost": frozenset({1, 2})},
         {"open_system": True},
     ),
+    "open, 'not yet' for ever, its deadline": (
+        {"K": 1, "NotYetForever": True, "DeferralDeadline": "kept"},
+        {"open_system": True},
+    ),
+    "open, one block kept back beside a load": ({"KeptBack": 1}, {"open_system": True}),
+    "open, the same, idle session ahead": (
+        {"KeptBack": 2, "Sessions": frozenset({1})},
+        {"open_system": True},
+    ),
+    "open, 'not yet' for ever, deadline ended by refusals (gap)": (
+        {"K": 1, "NotYetForever": True, "DeferralDeadline": "anew"},
+        {"open_system": True},
+    ),
     "open, idle session ahead": ({"Sessions": frozenset({1})}, {"open_system": True}),
     "closed, idle session behind": ({"Sessions": frozenset({2})}, {}),
     "open, grammar that may fail": (
@@ -113,6 +126,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "open, one pause": ({"Pauses": 1}, {"open_system": True}),
     "open, one seat": ({"MaxSeqs": 1}, {"open_system": True}),
     "open, two seats, parked loads count": ({"MaxSeqs": 2, "CountParked": True}, {"open_system": True}),
+    "open, two adapters, one at a time": ({"Adapter": (1, 2, 1)}, {"n": (3, 3), "open_system": True}),
     "open, look-ahead": ({"Look": 1}, {"open_system": True}),
     "open, late token dropped, spared": (
         {"StaleOutput": "dropped", "SpareInFlight": True, "P": 0},
@@ -135,7 +149,7 @@ def main() -> None:
     for name, (rules, kinds) in VARIANTS.items():
         got = sweep(rules, a.count, a.seed, a.limit, **kinds)
         print(
-            f"{name:42}",
+            f"{name:58}",
             ", ".join(f"{n} {v}" for v, n in sorted(got.items(), key=lambda kv: -kv[1])),
             flush=True,
         )

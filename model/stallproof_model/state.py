@@ -38,9 +38,12 @@ class State(NamedTuple):
     quar: tuple[int, ...]
     ny: tuple[int, ...]
     fl: tuple[int, ...]
+    due: tuple[str, ...]
     run: Order
     wq: Order
     ord: Order
+    oh: int
+    ot: int
     infl: tuple[Step, ...]
     dfq: tuple[tuple[int, int], ...]
     free: int
@@ -87,13 +90,19 @@ class Constants(NamedTuple):
     Reservation: bool = False
     RuleR: bool = True
     FeasibleRule: str = "always"
+    KeptBack: int = 0
     MaxSeqs: int = 99
     CountParked: bool = False
     CountIdle: bool = False
+    Adapter: Order = (0, 0)
+    MaxLoras: int = 1
+    AdapterCount: str = "running"
+    AdapterBound: int = 1
     P: int = 1
     CloseOnWait: bool = True
     K: int = 0
     NotYetForever: bool = False
+    DeferralDeadline: str = "no"
     NotYetCloses: bool = False
     Promotion: str = "always"
     Reload: bool = True
@@ -129,7 +138,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "GrammarFails": ("no", "wakes", "lost", "never"),
     "VictimPick": ("least", "youngest"),
     "EvictTo": ("waiting", "stuck"),
-    "FeasibleRule": ("no", "admission", "always"),
+    "FeasibleRule": ("no", "admission", "computing", "always"),
+    "AdapterCount": ("step", "running"),
+    "DeferralDeadline": ("no", "anew", "kept"),
     "Promotion": ("scan", "calls", "always"),
     "SessionEvict": ("never", "younger", "any"),
 }
@@ -152,9 +163,10 @@ def constants(**given: Any) -> Constants:
         if name in CHOICES and value not in CHOICES[name]:
             raise ValueError(f"{name} = {value!r} is not one of {', '.join(CHOICES[name])}")
         out[name] = value
-    out.setdefault("Ext", (0,) * out.get("N", Constants().N))
+    for name in ("Ext", "Adapter"):
+        out.setdefault(name, (0,) * out.get("N", Constants().N))
     c = Constants(**out)
-    for name in ("Prompt", "Total", "Ext"):
+    for name in ("Prompt", "Total", "Ext", "Adapter"):
         if len(getattr(c, name)) != c.N:
             raise ValueError(f"{name} = {getattr(c, name)!r} should have N = {c.N} entries")
     for name in ("Lost", "Grammar", "Sessions", "Late", "Recycle"):

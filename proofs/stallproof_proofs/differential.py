@@ -42,7 +42,7 @@ CODES = {
     "idle": m.IDLING,
 }
 NAMES = {code: name for name, code in CODES.items() if name != "preempted"}
-PER_REQUEST = ("st", "own", "comp", "tok", "lim", "ph", "pf", "noload", "ny", "fl", "quar")
+PER_REQUEST = ("st", "own", "comp", "tok", "lim", "ph", "pf", "noload", "late", "ny", "fl", "quar")
 ENGINE = ("free", "nfl", "pat", "pw", "paused", "pz")
 CALL = {
     m.HEAD: ("Promote", "Reject", "HeadEnd", "Paused"),
@@ -57,12 +57,23 @@ CALL = {
         "LoopEnd",
         "Dispatch",
     ),
-    m.ADMLOOP: ("NotYet", "StartLoad", "LoadEvict", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch"),
+    m.ADMLOOP: (
+        "NotYet",
+        "GiveUp",
+        "StartLoad",
+        "LoadEvict",
+        "Admit",
+        "AdmEvict",
+        "Refuse",
+        "LoneLoad",
+        "Pass",
+        "Dispatch",
+    ),
     m.CLOSED: ("Dispatch",),
 }
 #: actions between calls that have the same name in the model
 DELIVER = ("Deliver", "DeliverTurn", "DeliverLast", "DeliverLate")
-BETWEEN = ("XferDone", "XferFail", "Expire", "LateDone", "XferFreed", "Arrive", "Input")
+BETWEEN = ("XferDone", "XferFail", "Expire", "DeferralOver", "LateDone", "XferFreed", "Arrive", "Input")
 
 
 @dataclass
@@ -139,7 +150,8 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "MaxSeqs": c.MaxSeqs,
         "RunEvict": c.RunEvict,
         "CountParked": c.CountParked,
-        "DeferralDeadline": False,
+        "KeptBack": c.KeptBack,
+        "DeferralDeadline": c.DeferralDeadline == "kept",
         "Dropped": c.StaleOutput == "dropped",
         "SpareInFlight": c.SpareInFlight,
         "Grammar": {r: r in c.Grammar for r in reqs},
@@ -175,8 +187,11 @@ def environment(c: Constants, S: State, pf: Sequence[bool]) -> dict[str, Any]:
         "cutw": 1,
         "nfls": 0,
     }
+    env["late"] = {r: at(S.due, r) == "over" for r in reqs}
     for name in ("own", "comp", "tok", "noload", "ny", "fl", "quar"):
         env[name] = {r: at(getattr(S, name), r) for r in reqs}
+    if c.NotYetForever:  # the relations do not count it: its deadline bounds it
+        env["ny"] = dict.fromkeys(reqs, 0)
     for name in ("cut", "handing", "owes", "hasd", "hasc", "moved", "acted", "asked", "all", "pre"):
         env[name] = False
     for name in ("seen", "refused", "given", "heard"):
@@ -245,9 +260,9 @@ class Differ:
         names = {n for n, _ in options}
         if names & {"Promote", "Reject"} and "HeadEnd" not in names:
             return options[:1]  # any order: the steps commute
-        if "NotYet" in names:
-            r = next(e["r0"] for n, e in options if n == "NotYet")
-            options = [(n, e) for n, e in options if (n == "NotYet") == (r in NY)]
+        if names & {"NotYet", "GiveUp"}:
+            r = next(e["r0"] for n, e in options if n in ("NotYet", "GiveUp"))
+            options = [(n, e) for n, e in options if (n in ("NotYet", "GiveUp")) == (r in NY)]
         evict = [(n, e) for n, e in options if n in ("RunEvict", "AdmEvict", "LoadEvict")]
         if evict:
             here = evict[0][1]
@@ -313,6 +328,7 @@ class Differ:
                 self.report.disabled += not ours
                 gated = name in ("XferDone", "XferFail", "Expire") and at(S.gate, r) > 0
                 off = action == "Expire" and not self.c.Deadlines
+                off = off or action == "DeferralOver"  # the relations do not ask whether it was put off
                 if bool(model) != ours and not ((gated or off) and ours):
                     self.report.differ(f"{name}({r}) enabled {ours}, model {bool(model)} in {S}")
                 elif model and ours:
@@ -394,7 +410,9 @@ class Differ:
     def same(self, what: str, env: dict[str, Any], T: State, pf: Sequence[bool] | None) -> None:
         self.report.transitions += 1
         want = environment(self.c, T, [env["pf"][r] for r in self.rel.requests])
-        wrong = [v for v in (*PER_REQUEST, *ENGINE) if env[v] != want[v]]
+        over = [r for r in self.rel.requests if want["st"][r] == m.FINISHED]
+        mine = {**env, "late": {**env["late"], **dict.fromkeys(over, False)}}  # of no account any more
+        wrong = [v for v in (*PER_REQUEST, *ENGINE) if mine[v] != want[v]]
         totals = self.totals(env)
         wrong += [name for name in totals if env[name] != totals[name]]
         if wrong:
@@ -433,6 +451,7 @@ FOCUS: tuple[dict[str, Any], ...] = (
     {"Fcfs": True},
     {"Fcfs": False},
     {**_BARE, "StaleOutput": "dropped", "SpareInFlight": True, "D": 3, "Sessions": []},
+    {"Aborts": False, "K": 1, "NotYetForever": True, "DeferralDeadline": "kept", "KeptBack": 4},
     {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False},
     {**_BARE, "Sessions": [1], "RunEvict": True, "CountParked": False, "Fcfs": True},
 )
@@ -466,6 +485,8 @@ def run(
             x for x in idle if any(x[0].free < at(c.Ext, r) and sched.CanLoad(c, x[0], r) for r in x[0].wq)
         ]
         picked += rng.sample(loads, min(6, len(loads)))
+        alone = [x for x in sample if any(sched.CanLoad(c, x[0], r) for r in x[0].wq) and x[0].free == c.B]
+        picked += rng.sample(alone, min(4, len(alone))) if c.KeptBack else []
         short = [x for x in sample if len(x[0].run) > 1 and x[0].free == 0]
         picked += rng.sample(short, min(8, len(short)))
         picked += rng.sample(tight, min(8, len(tight))) + rng.sample(many, min(8, len(many)))

@@ -43,6 +43,8 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
     "Bypass bound": (("Bypass",), "watched"),
     "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
+    'DeferralDeadline ("not yet" without end)': (("Deferral",), "finite_answers"),
+    "AdapterShare": (("AdapterShare",), "sum_facts"),
     "Feasible (tested again in each call)": (("promoted",), ""),
 }
 

@@ -95,7 +95,7 @@ class Check:
 
 
 def check(c: Constants, limit: int = 5_000) -> Check:
-    """Breadth-first over the states of ``c``; a transition that changes only patience is not looked at."""
+    """Breadth-first over the states of ``c``; what changes only patience or a deadline is not looked at."""
     out = Check()
     start = (sched.Init(c), (False,) * c.N)
     depth = {start: 0}
@@ -105,7 +105,7 @@ def check(c: Constants, limit: int = 5_000) -> Check:
         before = vector(c, S, pf)
         for name, _, T in sched.Next(c, S):
             gf = follow(S, name, T, pf)
-            plain = T._replace(pat=S.pat, pw=S.pw)
+            plain = T._replace(pat=S.pat, pw=S.pw, due=S.due)
             if plain != S:
                 out.transitions += 1
                 if out.raised is None and not vector(c, T, gf) < before and T.ord == S.ord:

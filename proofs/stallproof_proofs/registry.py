@@ -9,6 +9,7 @@ from stallproof_proofs.theory import Theory
 def theories() -> list[Theory]:
     """Every theory. Importing their modules loads Z3."""
     from stallproof_proofs.proofs import (
+        adapters,
         blocks,
         commit,
         loops,
@@ -32,6 +33,7 @@ def theories() -> list[Theory]:
         starvation.theory,
         sharing.theory,
         shared.theory,
+        adapters.theory,
         save_restore.theory,
     ]
 

@@ -18,7 +18,7 @@ from stallproof_proofs.walk import Run, Walker
 #: constants of a run, unless it says otherwise
 CONSTANTS: dict[str, Any] = {
     "B": 3, "Look": 0, "ChunkCap": 99, "P": 0, "MaxSeqs": 99, "Budget": 99,
-    "RunEvict": True, "CountParked": False, "DeferralDeadline": False,
+    "RunEvict": True, "CountParked": False, "DeferralDeadline": False, "KeptBack": 0,
     "Dropped": False, "SpareInFlight": False,
     # per request: tokens at first, at the end, that can be loaded, failures of loads, end of the first turn
     "prompt": (1,), "Total": (2,), "Ext": (0,), "fails": (), "lim": (),
@@ -182,6 +182,27 @@ SCRIPTS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "Refuse-idle": (
             f"{_TURN} Arrive:2 {_CALL} LoopEnd Refuse:2 Dispatch",
             {"B": 1, **_PAIR, "lim": (2, 3)},
+        ),
+        "Refuse-not_alone": (
+            f"Arrive:1 {_CALL} LoopEnd Refuse:1 Dispatch",
+            {"prompt": (3,), "Total": (4,), "Ext": (3,), "KeptBack": 1},
+        ),
+        "Refuse-wholly_free": (
+            f"{_TURN} Arrive:2 {_CALL} LoopEnd Refuse:2 Dispatch",
+            {"prompt": (1, 3), "Total": (3, 4), "Ext": (0, 3), "lim": (2, 4), "KeptBack": 1},
+        ),
+        "Refuse-anew": (
+            f"Arrive:1 Arrive:2 {_CALL} LoopEnd Admit:1 NotYet:2 Dispatch DeferralOver:2 Deliver:1 Pop "
+            f"{_CALL} Serve:1 LoopEnd Refuse:2",
+            {**_PAIR, "prompt": (2, 1), "Total": (4, 3), "Ext": (0, 1), "B": 3, "DeferralDeadline": True},
+        ),
+        "NotYet-not_late": (
+            f"Arrive:1 {_CALL} LoopEnd NotYet:1 Dispatch DeferralOver:1 {_CALL} LoopEnd NotYet:1",
+            {"Ext": (1,), "DeferralDeadline": True},
+        ),
+        "GiveUp-decides": (
+            f"Arrive:1 {_CALL} LoopEnd NotYet:1 Dispatch DeferralOver:1 {_CALL} LoopEnd GiveUp:1",
+            {"Ext": (1,), "DeferralDeadline": True, "KeptBack": 3},
         ),
         "DeliverTurn-seats": (
             f"{_TURN} Arrive:2 {_CALL} LoopEnd StartLoad:2 Dispatch Input:1",

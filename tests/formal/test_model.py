@@ -98,7 +98,7 @@ def test_first_violation_gives_the_shortest_trace():
 
 
 def test_every_statement_about_a_state_can_fail():
-    c = constants(N=2, B=3, Prompt=(2, 2), Total=(4, 3), Ext=(2, 0), MaxSeqs=1)
+    c = constants(N=2, B=3, Prompt=(2, 2), Total=(4, 3), Ext=(2, 0), MaxSeqs=1, Adapter=(1, 2))
     s = graph(c).nodes[0]
     over = s._replace(st=("finished", "finished"), wq=())
     broken = {
@@ -108,6 +108,7 @@ def test_every_statement_about_a_state_can_fail():
         "XferSafe": s._replace(st=("loading", "waiting"), own=(1, 0)),
         "NoLeak": over._replace(free=2),
         "Seated": s._replace(st=("running", "running"), run=(1, 2), wq=()),
+        "AdapterShare": s._replace(st=("running", "running"), run=(1, 2), wq=()),
         "NoWedge": s._replace(st=("held", "stuck"), own=(2, 1), free=0, tok=(3, 2)),
     }
     assert set(broken) == set(INVARIANTS)

@@ -47,7 +47,7 @@ def test_relations_and_model_agree() -> None:
 
 @pytest.mark.slow
 def test_relations_and_model_agree_on_thousands() -> None:
-    report = run(seed=3, transitions=4000)
+    report = run(seed=5, transitions=4200)
     assert report.differences == []
     every = {f"{a}.{g}" for a, x in Relations(2).actions.items() for g in x.guards}
     missed = every - report.decisive
@@ -58,7 +58,8 @@ def test_relations_and_model_agree_on_thousands() -> None:
         "LoopEnd", "NotYet", "StartLoad", "Admit", "AdmEvict", "Refuse", "Pass", "Dispatch", "Deliver",
         "DeliverLast", "DeliverLate", "Pop", "XferDone", "XferFail", "Expire", "ExpireZombie", "LateDone",
         "Abort", "AbortLoading", "XferFreed", "Arrive", "GrammarReady", "GrammarFails", "Paused", "Pause",
-        "Resume", "Spare", "LoadEvict", "DeliverTurn", "Input", "InputAway", "InputHere",
+        "Resume", "Spare", "LoadEvict", "LoneLoad", "GiveUp", "DeferralOver", "DeliverTurn", "Input",
+        "InputAway", "InputHere",
     }  # fmt: skip
     assert set(report.by_action) == expected, "every action of the relations is compared"
 
@@ -89,9 +90,13 @@ def test_a_guard_that_matters_is_not_implied() -> None:
         drop("Deliver", "goes_on"),
         skip("Input", "lim"),
         skip("InputHere", "own"),
+        drop("NotYet", "not_late"),
+        drop("Refuse", "not_alone"),
         pytest.param(drop("LoadEvict", "idles"), marks=pytest.mark.slow),
         pytest.param(drop("AdmEvict", "behind"), marks=pytest.mark.slow),
         pytest.param(drop("Preempt", "spared"), marks=pytest.mark.slow),
+        skip("GiveUp", "noload"),
+        pytest.param(skip("StartLoad", "late"), marks=pytest.mark.slow),
         skip("Admit", "own"),
         skip("Serve", "ph"),
         skip("DeliverLast", "free"),

@@ -591,7 +591,51 @@ def case_endless_not_yet(series: str) -> None:
     assert [e.what for e in rig.of(T.Expire)] == ["deferral"]
 
 
+def case_not_yet_between_refusals(series: str) -> None:
+    """A real answer whose load is refused does not renew the deadline (spec: gap deferral-begins-anew)."""
+    rig = Rig(OURS, blocks=12, depth=1, role="kv_both", env={"STALLPROOF_DEFERRAL_DEADLINE_S": "5"})
+    rig.add("A", 100, 40)
+    rig.add("B", 100, 4, defer=1, tokens=96)
+    for i in range(20):
+        rig.now = float(i)
+        rig.step()
+        if i % 2:
+            rig.s.connector.asked["B"] = 0  # it says "not yet" once more
+    assert "A" in rig.s.requests, "B is refused all the time"
+    assert [e.what for e in rig.of(T.Expire)] == ["deferral"]
+    asked = len(rig.of(T.NotYet))
+    rig.run()
+    rig.all_done()
+    assert not rig.started, "B loaded although its connector was to be asked no more"
+    assert len(rig.of(T.NotYet)) == asked
+
+
 # ---------------------------------------------------------------- feasibility
+
+
+def case_a_lone_load_beside_a_session(series: str) -> None:
+    """A load that fits nowhere is computed, though a session between turns holds blocks (spec: Alone)."""
+
+    def rig_of(cls: str) -> Rig:
+        small = {"blocks": 2, "block_size": 4, "max_num_seqs": 2, "max_model_len": 16}
+        rig = Rig(cls, depth=1, lookahead=5, role="kv_producer", **small)
+        rig.add("S", 1, 1, resumable=True)
+        for _ in range(4):
+            rig.step()
+        assert rig.s.requests["S"].status.name == "WAITING_FOR_STREAMING_REQ" and rig.free < 2
+        rig.add("A", 1, 2, tokens=1)
+        for _ in range(20):
+            rig.step()
+        return rig
+
+    if minor(series) >= 31:
+        assert "A" not in rig_of("stock").finished, "vLLM's own class serves A here"
+    rig = rig_of(OURS)
+    assert "A" in rig.finished
+    if minor(series) >= 31:
+        assert rig.fired.get("Feasible") and not rig.started
+    rig.abort("S")
+    rig.all_done()
 
 
 def case_infeasible_prompt(series: str) -> None:

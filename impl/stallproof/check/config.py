@@ -24,13 +24,14 @@ INVARIANTS = (
     "XferSafe",
     "NoLeak",
     "Seated",
+    "AdapterShare",
     "NoWedge",
     "BoundedWait",
 )
 STEPS = ("NoZeroPre", "EvictCoupled", "NoInversion")
 LIVE = ("Termination", "NoStarvation")
 #: For a large run: ``Calls`` of ``Calls.tla`` stands for NoWedge, BoundedWait and the step statements.
-LARGE = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "Calls")
+LARGE = ("Conservation", "Queues", "InFlightSafe", "XferSafe", "NoLeak", "Seated", "AdapterShare", "Calls")
 
 #: Modules whose constants are those of ``Sched.tla``.
 SCHED = ("Properties", "Calls", "Measure")

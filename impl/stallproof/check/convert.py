@@ -176,6 +176,9 @@ class Converter:
             if at(a.st, r) == "received" and at(b.st, r) in ("held", "running"):
                 self.ev.append(s.Promote(name(r)))
         self.ev += [s.NotYet(name(r)) for r in sorted(x.asked)]
+        for r in self.own:
+            if at(a.due, r) == "over" and at(b.noload, r):
+                self.ev += [s.NotYet(name(r)), s.Expire(name(r), "deferral")]
         gone = {v for v, _, _ in x.pre} | {v for v, _ in x.ev}
         targets = list(dict.fromkeys([t for _, t, _ in sorted(x.pre)] + [t for _, t in sorted(x.ev)]))
         for t in targets:

@@ -26,6 +26,7 @@ MEANING = {
     "XferSafe": "a load writes blocks that are not its own",
     "NoLeak": "everything is over, but blocks are missing from the pool",
     "Seated": "more requests run than there are seats",
+    "AdapterShare": "more adapters run than the engine can run at once",
     "NoWedge": "nothing is pending outside, work is left, and the next call changes nothing",
     "NoZeroPre": "a request was preempted for nothing, or although a short wait would have helped",
     "EvictCoupled": "a parked holder lost its blocks, and the one they were taken for does not run",
@@ -111,6 +112,11 @@ def describe_call(c: Constants, s: State, x: X, t: State) -> Iterator[str]:
         yield f"{who(target)} takes the blocks of the parked {who(v)}"
     for r in sorted(x.asked):
         yield f"{who(r)}'s connector answers 'not yet'"
+    for r in range(1, c.N + 1):
+        if at(t.noload, r) > at(s.noload, r) and at(s.due, r) == "over":
+            yield f"{who(r)}'s connector is asked no more: it computes what it would load"
+        elif r in x.ref and at(t.noload, r) > at(s.noload, r):
+            yield f"the load of {who(r)} fits nowhere: it computes what it would load"
     for r in sorted(x.ld):
         gate = at(t.gate, r)
         yield f"{who(r)} gets {_plural(at(c.Ext, r), 'block')} and starts to load" + (
@@ -158,6 +164,7 @@ def describe(c: Constants, action: str, s: State, t: State) -> list[str]:
             "XferDone": f"the load of {n} completes",
             "XferFail": f"the load of {n} fails; its blocks go back",
             "Expire": f"the load of {n} did not answer in time: its blocks are quarantined",
+            "DeferralOver": f"{n}'s connector has put it off for too long",
             "LateDone": f"the late answer for {n} releases the quarantine",
             "XferFreed": f"the transfer of the aborted {n} ends; its blocks go back",
             "Abort": f"{n} is aborted",

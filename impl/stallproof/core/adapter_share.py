@@ -3,7 +3,7 @@
 An engine that has all adapters it may run skips a waiting request of another one and goes on with those
 behind it. Newcomers of the running adapters can keep it waiting for ever (vLLM #16876). And adapters of
 requests whose steps are in flight may be left out of the count, which the engine's own assertion then ends
-(our finding N4). Not in the specification, which knows no adapters.
+(our finding N4). Spec: ``NoSlot``, ``WaitsForSlot``, ``Overtakes``; invariant ``AdapterShare``.
 """
 
 from __future__ import annotations

@@ -207,6 +207,21 @@ class AllocationPart(Engine):
             parked = [r for r in parked if r.status is self._sp_between_turns]
         if not parked:
             return None
+        holders, refs = self._sp_holders(parked)
+        hits = kwargs.get("new_computed_blocks")
+        keep = {b.block_id for group in hits.blocks for b in group} if hits is not None else set()
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+        def fits(gain: int) -> bool:
+            return self._sp_fits(free + gain, request, *args, **kwargs)
+
+        plan = commit.plan(self._sp_key(request), holders, refs, fits, keep)
+        if plan is not None:
+            self._sp_fire("Commit")
+        return plan
+
+    def _sp_holders(self: Any, parked: list[Any]) -> tuple[list[commit.Holder], dict[int, int]]:
+        """Those of ``parked`` whose blocks would come free at once; how many hold each of their blocks."""
         refs: dict[int, int] = {}
         holders = []
         for r in parked:
@@ -219,17 +234,7 @@ class AllocationPart(Engine):
                         refs[b.block_id] = b.ref_cnt
                         ids.append(b.block_id)
             holders.append(commit.Holder(r.request_id, self._sp_key(r), ids))
-        hits = kwargs.get("new_computed_blocks")
-        keep = {b.block_id for group in hits.blocks for b in group} if hits is not None else set()
-        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-
-        def fits(gain: int) -> bool:
-            return self._sp_fits(free + gain, request, *args, **kwargs)
-
-        plan = commit.plan(self._sp_key(request), holders, refs, fits, keep)
-        if plan is not None:
-            self._sp_fire("Commit")
-        return plan
+        return holders, refs
 
     def _sp_evict(self: Any, plan: Any, target: Any) -> None:
         call = self._sp_call

@@ -6,6 +6,7 @@ import logging
 from collections import Counter, deque
 from typing import Any
 
+from stallproof.core import commit
 from stallproof.core.completions import Completions
 from stallproof.core.deadlines import Deadlines
 from stallproof.core.gate import HeldLoad
@@ -173,10 +174,10 @@ class LoadPart(Engine):
                 self._sp_fire("DeferralDeadline")
                 if self._sp_act:
                     self._sp_emit("Expire", rid, "deferral")
+                    self._sp_failures[rid] = GIVEN_UP
                     self._sp_async[rid] = False
                     return 0, False
             return answer
-        self._sp_deferral.end(rid)
         self._sp_async[rid] = bool(is_async and tokens)
         if tokens and self.kv_cache_manager.block_pool.get_num_free_blocks() >= self._sp_capacity():
             self._sp_hook_allocate()  # if it is refused, waiting will not help
@@ -242,15 +243,20 @@ class LoadPart(Engine):
         return got
 
     def _sp_give_load_up(self: Any, request: Any) -> None:
-        """A load was refused though the whole pool is free: ``request`` computes here what it would load.
+        """A load was refused though nobody else needs a block: ``request`` computes here what it would load.
 
         A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
-        Refused once, it may have met a passing fault of an allocator or a watermark: the same refusal again,
-        by the same pool of the same sequence, is for good. So is the first one of a prompt that may not fit
-        even computed: to wait would only put its end off.
+        Sessions between turns would have given their blocks to it. Refused once, it may have met a passing
+        fault of an allocator or a watermark: the same refusal again, by the same pool of the same sequence, is
+        for good. So is the first one of a prompt that may not fit even computed: to wait would only put its
+        end off. Spec: ``Alone``, ``GiveUp``.
         """
         capacity = self._sp_capacity()
-        if self.kv_cache_manager.block_pool.get_num_free_blocks() < capacity:
+        missing = capacity - self.kv_cache_manager.block_pool.get_num_free_blocks()
+        if missing > 0 and self._sp_sessions:
+            idle = [r for r in self._sp_sessions.values() if r.status is self._sp_between_turns]
+            missing -= commit.gain_of(*self._sp_holders(idle))
+        if missing > 0:
             return
         now = request.num_tokens, capacity
         suspect = self._sp_suspects.get(request.request_id) is request
@@ -263,6 +269,7 @@ class LoadPart(Engine):
 
     def _sp_after_alloc(self: Any, request: Any, blocks: Any, num_external_tokens: int) -> Any:
         rid = request.request_id
+        self._sp_deferral.end(rid)  # not before: a load that is refused may be put off again
         if num_external_tokens <= 0 or not self._sp_async.get(rid):
             return self._sp_alloc_state_before(request, blocks, num_external_tokens)
         gen = self._sp_generations[rid] = self._sp_generations.get(rid, 0) + 1

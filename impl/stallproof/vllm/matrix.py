@@ -50,9 +50,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         "unknown-report-43226",
     ),
     "LoadDeadline": ("case_a_lost_load_is_given_up", "lost-load-35943", "late-write-s16"),
-    "DeferralDeadline": ("case_endless_not_yet", "deferral-49829"),
+    "DeferralDeadline": ("case_endless_not_yet", "case_not_yet_between_refusals", "deferral-49829"),
     "WaitDeadline": ("grammar-never-54003", "abandoned-session-53321", "lost-send-50425"),
-    "Feasible": ("case_infeasible_prompt", "case_outgrown_pool", "never-fits-39734"),
+    "Feasible": (
+        "case_infeasible_prompt",
+        "case_outgrown_pool",
+        "case_a_lone_load_beside_a_session",
+        "never-fits-39734",
+        "lone-load-own-finding",
+    ),
 }
 
 #: base classes of vllm-ascend 0.23.0, as their source reads: rule -> what holds there, where it differs

@@ -179,7 +179,7 @@ def _call(s: State) -> dict[str, Bool]:
                     z3.Not(m.shut(s, t)),
                     z3.If(
                         can_load(s, t),
-                        m.ext(t) + s.Sres() <= s.free() + s.Sidle(),
+                        m.load_need(s, t) <= s.free() + s.Sidle(),
                         m.remaining(s, t) <= s.free() + s.Sgain(t),
                     ),
                     m.next_candidate(s, t),
@@ -397,20 +397,21 @@ ASSUMPTIONS = (
     Assumption(
         "finite_answers",
         "contract",
-        "A connector fails a load finitely often per request, and says not yet finitely often, or until "
-        "the request's deferral deadline (action GiveUp) comes.",
+        "A connector fails a load finitely often per request, and says not yet finitely often, or until the "
+        "deadline of its first one has passed (action DeferralOver), when the load is given up (GiveUp).",
         ("order",),
     ),
     Assumption(
         "order_scope",
         "scope",
-        "Not in theory order: shared blocks (theory shared), sessions without rule E or where parked holders "
-        "take seats (gap turns-beyond-the-seats), idle sessions that take seats (gap "
-        "sessions-take-the-seats), input for a session that still runs (gap session-in-two-queues). A "
-        "session has finitely many tokens in all; under FCFS each turn is a request of its own. Theories "
-        "starvation and shared are about sessions that keep their place, starvation without shared blocks. "
-        "Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause and "
-        "max_num_seqs.",
+        "Not in theory order: adapters (theory adapters), shared blocks (theory shared), sessions without "
+        "rule E or where parked holders take seats (gap turns-beyond-the-seats), idle sessions that take "
+        "seats (gap sessions-take-the-seats), input for a session that still runs (gap "
+        "session-in-two-queues). A session has finitely many tokens in all; under FCFS each turn is a "
+        "request of its own. "
+        "Theories starvation and shared are about sessions that keep their place, starvation without shared "
+        "blocks. Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause "
+        "and max_num_seqs.",
         ("order",),
     ),
     Assumption(
@@ -427,9 +428,9 @@ ASSUMPTIONS = (
         "lexicographic",
         "glue",
         "The lexicographic order on vectors of natural numbers of a fixed finite length is well-founded. With"
-        " Decreases: a closed system takes finitely many actions that change more than patience and "
-        "quarantine; with NoWedge and fair steps and transfers it stops only when all are finished, or are "
-        "sessions that idle (Termination).",
+        " Decreases: a closed system takes finitely many actions that change more than patience, quarantine "
+        "and deadlines; with NoWedge and fair steps and transfers it stops only when all are finished, or "
+        "are sessions that idle (Termination).",
         ("order",),
     ),
     Assumption(
@@ -445,13 +446,16 @@ theory = Inductive(
     title="OneOrder: measure, wedge freedom, fairness",
     theorem="One scheduling order everywhere, commit with victims behind their target, full fit, rule R, "
     "patience P, chunk cap and budget of any size, failed loads, deadlines with quarantine, aborts, "
-    "not-yet answers (bounded, or until a deferral deadline), sessions that idle between turns and hold "
-    "blocks, parked holders in the seats or not, late tokens delivered, or dropped and their victims spared. "
+    "not-yet answers (bounded, or without end until a deadline, after which the load is given up), blocks "
+    "kept back beside a load (a load that fits nowhere is given up), sessions that idle between turns and "
+    "hold blocks, parked holders in the seats or not, late tokens delivered, or dropped and their victims "
+    "spared. "
     "Decreases: the vector of components "
     "(tokens not committed, answers, loads and tokens of later turns left, phase, prefill left), in "
     "scheduling order, goes down lexicographically in every call that acts and in every action between "
-    "calls, or stays and steps in flight or quarantine go down. So Termination holds with chunked prefill, "
-    "and the component of a request never rises because of requests behind it, however many arrive. "
+    "calls, or stays and steps in flight, quarantine or deadlines that run go down. So Termination holds "
+    "with chunked prefill, and the component of a request never rises because of requests behind it, however "
+    "many arrive. "
     "NoWedge, NoInversion, Drain and PreemptPaid are what theory starvation rests on.",
     system=steps.system,
     statements=stated.statements,

@@ -83,7 +83,7 @@ def _idle_is_no_victim(s: State, a: Action) -> Action:
     r = m.r0
     short = z3.If(
         can_load(s, r),
-        m.ext(r) + s.Sres() > s.free(),
+        m.load_need(s, r) > s.free(),
         m.remaining(s, r) > s.free() + s.Sgain(r) - s.Sidle(),
     )
     return Action(a.name, {**a.guards, "short": short}, a.updates, a.params)
@@ -91,6 +91,17 @@ def _idle_is_no_victim(s: State, a: Action) -> Action:
 
 def _asks_again(s: State, a: Action) -> Action:
     return substituted(a, noload=s.noload)
+
+
+def _begins_anew(s: State, a: Action) -> Action:
+    """DeferralDeadline = anew: a load that is refused ends the deadline."""
+    return Action(a.name, a.guards, {**a.updates, "late": lambda w: z3.And(s.late(w), w != m.r0)}, a.params)
+
+
+def _wholly_free(s: State, a: Action) -> Action:
+    """A load is given up only with the whole pool free, whoever idles."""
+    alone = z3.And(can_load(s, m.r0), s.free() == m.Blocks - s.Squar())
+    return Action(a.name, {**a.guards, "not_alone": z3.Not(alone)}, a.updates, a.params)
 
 
 def _stays_blocked(s: State, a: Action) -> Action:
@@ -189,9 +200,19 @@ TWINS = [
     Twin("DeliverTurn", "turn", "tokens"),
     Twin("DeliverTurn", "goes_on", "tokens"),
     Twin("InputHere", "tokens", "parked"),
-    Twin("GiveUp", "decides", "Decreases.strict", _asks_again, note="a deadline that decides nothing"),
-    Twin("GiveUp", "waits", "parked", note="decides while the load runs"),
-    Twin("GiveUp", "asks", "Decreases.strict"),
+    Twin("GiveUp", "decides", "lowered", _asks_again, note="a deadline that decides nothing"),
+    Twin("GiveUp", "load", "lowered", note="gives a load up that was given up before"),
+    Twin("NotYet", "not_late", "Deferral.ends", note="put off for ever, whatever the deadline"),
+    Twin("Refuse", "anew", "Deferral.kept", _begins_anew, note="deferral-begins-anew"),
+    Twin("Refuse", "not_alone", "idle call runs nothing", note="lone-load: refused for ever"),
+    Twin(
+        "Refuse",
+        "wholly_free",
+        "idle call runs nothing",
+        _wholly_free,
+        note="a lone load beside a session that idles: refused for ever",
+    ),
+    Twin("LoneLoad", "gives_up", "lowered", _asks_again, note="says that it gives up, and does not"),
     Twin("InputAway", "idling", "Decreases.strict"),
     Twin("Input", "turn", "tokens", note="a turn without end"),
     Twin("Input", "tokens", "Decreases", note="input that takes tokens away"),

@@ -30,7 +30,7 @@ def auxiliary(s: State) -> dict[str, Bool]:
                 z3.Not(m.shut(s, t)),
                 z3.If(
                     can_load(s, t),
-                    m.ext(t) + s.Sres() <= s.free() + s.Sidle(),
+                    m.load_need(s, t) <= s.free() + s.Sidle(),
                     m.remaining(s, t) <= s.free() + s.Sgain(t) + s.hth(),
                 ),
                 m.next_candidate(s, t),
@@ -45,7 +45,7 @@ def _sole_gain(s: State, a: Action) -> Action:
     """Refused although all victims together would cover the need."""
     short = z3.If(
         can_load(s, m.r0),
-        m.ext(m.r0) + s.Sres() > s.free() + s.Sidle(),
+        m.load_need(s, m.r0) > s.free() + s.Sidle(),
         z3.And(m.remaining(s, m.r0) > s.free(), s.Sgain(m.r0) > 0),
     )
     return Action(a.name, {**a.guards, "short": short}, a.updates, a.params)

@@ -8,8 +8,9 @@ from stallproof_proofs.logic import Action, Bool, State, forall
 from stallproof_proofs.statements.order import live_at_start
 from stallproof_proofs.systems.order import FINISHED, LOADING, ZOMBIE, Blocks, less, q, same
 
-#: Actions that leave (M0, M1, M2) and lower what comes after it: steps in flight, loads in quarantine.
-QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Patience"}
+#: Actions that leave (M0, M1, M2) and lower what comes after it: steps in flight, loads in
+#: quarantine, deadlines of "not yet" that run.
+QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Patience", "DeferralOver"}
 
 
 def statements(s: State) -> dict[str, Bool]:

@@ -19,14 +19,15 @@ from stallproof_proofs.systems.order import (
     ZOMBIE,
     Blocks,
     CountParked,
+    Deferral,
     Dropped,
     Patience,
     Seats,
     at_start,
     can_load,
     component,
-    ext,
     less,
+    load_need,
     order,
     q,
     r0,
@@ -85,7 +86,7 @@ def consequences(s: State) -> dict[str, Bool]:
             z3.Or(
                 z3.If(
                     can_load(s, s.tgt()),
-                    ext(s.tgt()) + s.Sres() <= s.free(),
+                    load_need(s, s.tgt()) <= s.free(),
                     remaining(s, s.tgt()) <= s.free(),
                 ),
                 z3.Exists(
@@ -106,8 +107,8 @@ def lexicographic(s: State, t: State, *, from_start: bool) -> Bool:
 
 
 #: Actions between calls that lower the last components of the measure (steps in flight, loads in quarantine,
-#: pauses) and leave every request's component as it is, or lower.
-QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Pause", "Resume"}
+#: pauses, deadlines of "not yet" that run) and leave every request's component as it is, or lower.
+QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Pause", "Resume", "DeferralOver"}
 
 
 def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
@@ -124,6 +125,9 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     PreemptPaid   a request that preempts itself has committed a token since its admission, or a request
                   ahead of it has blocks (held or in quarantine) and does not idle; any other victim is behind
                   its target, or idles
+    Deferral.ends   an answer "not yet" is one of finitely many, or comes before its deadline
+    Deferral.kept   a deadline that has passed stays so until a load starts, or is given up; a refusal of the
+                    load does not end it
     NothingLost   nobody is preempted while a late token of it would be dropped
     """
     out: dict[str, Bool] = {}
@@ -145,6 +149,10 @@ def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
         out["Decreases"] = lexicographic(s, t, from_start=False)
         if a.name not in QUIET:
             out["Decreases.strict"] = z3.Exists([q], z3.Not(same(component(t, q), component(s, q))))
+    if a.name == "NotYet":
+        out["Deferral.ends"] = z3.Or(t.ny(r0) < s.ny(r0), z3.And(Deferral, z3.Not(s.late(r0))))
+    if a.name in ("NotYet", "Refuse", "LoneLoad", "GiveUp"):
+        out["Deferral.kept"] = forall(q, z3.Implies(s.late(q), z3.Or(t.late(q), t.noload(q))))
     if a.name == "Wait":
         out["Patience.steps"] = z3.And(s.pat() < Patience, t.patient(), z3.Not(t.pre()))
     if a.name == "Pop":

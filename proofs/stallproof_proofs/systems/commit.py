@@ -114,6 +114,7 @@ def actions(s: State) -> list[Action]:
     turn = z3.Or(z3.Not(s.hast()), s.tgt() == r0)
     victim = z3.And(is_(s, v0, RECEIVED, HELD), s.own(v0) > 0, v0 != r0)
     short = m.remaining(s, r0) > s.free() + gain(s, r0)
+    alone = s.free() == m.Blocks - s.Squar()  # no session idles here
     changed = {
         "Begin": replace(
             base["Begin"], updates={**base["Begin"].updates, "S0s": s.S0, "S1s": s.S1, "S2s": s.S2}
@@ -136,7 +137,11 @@ def actions(s: State) -> list[Action]:
         "StartLoad": _without(
             base["StartLoad"],
             ["next", "rule_R", "not_shut"],
-            {"candidate": m.candidate(s, r0), "free_hands": z3.Not(s.hast())},
+            {
+                "candidate": m.candidate(s, r0),
+                "free_hands": z3.Not(s.hast()),
+                "kept_back": m.ext(r0) + m.KeptBack <= s.free(),
+            },
         ),
         "NotYet": _without(base["NotYet"], ["next", "not_shut"], {"candidate": m.candidate(s, r0)}),
         "Admit": _without(
@@ -154,8 +159,22 @@ def actions(s: State) -> list[Action]:
         ),
         "Refuse": _without(
             base["Refuse"],
-            ["next", "not_shut", "short"],
-            {"candidate": m.candidate(s, r0), "short": ite(m.can_load(s, r0), m.ext(r0) > s.free(), short)},
+            ["next", "not_shut", "short", "not_alone"],
+            {
+                "candidate": m.candidate(s, r0),
+                "short": ite(m.can_load(s, r0), m.ext(r0) + m.KeptBack > s.free(), short),
+                "not_alone": z3.Not(z3.And(m.can_load(s, r0), alone)),
+            },
+        ),
+        "GiveUp": _without(base["GiveUp"], ["next", "not_shut"], {"candidate": m.candidate(s, r0)}),
+        "LoneLoad": _without(
+            base["LoneLoad"],
+            ["next", "not_shut", "short", "alone"],
+            {
+                "candidate": m.candidate(s, r0),
+                "short": m.ext(r0) + m.KeptBack > s.free(),
+                "alone": alone,
+            },
         ),
         "Pass": _without(
             base["Pass"],

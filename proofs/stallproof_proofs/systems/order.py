@@ -44,12 +44,13 @@ FINISHED, ZOMBIE, HELD, RECEIVED, LOADING, WAITING, RUNNING, NEW, BLOCKED, IDLIN
 #: mode: where in the call
 IDLE, HEAD, RUNLOOP, ADMLOOP, CLOSED = range(5)
 
-# Constants of the model: B, Look, ChunkCap, P, MaxSeqs; per request: position in the scheduling order, Total,
+# Constants of the model: B, Look, ChunkCap, P, MaxSeqs, KeptBack; per request: position in the order, Total,
 # Ext, Grammar (waits for a grammar first). Switches: RunEvict (rule E), CountParked (a parked holder takes a
 # seat), Dropped (StaleOutput: the late token of who is preempted is lost), SpareInFlight.
 Blocks, Look, Cap, Patience, Seats = z3.Ints("B Look ChunkCap P MaxSeqs")
 RuleE, CountParked, Dropped, Spares = z3.Bools("RunEvict CountParked Dropped SpareInFlight")
-Deferral = z3.Bool("DeferralDeadline")  # "not yet" is said without end, and bounded by a deadline
+Deferral = z3.Bool("DeferralDeadline")  # "not yet" is said without end, and bounded by a deadline (kept)
+KeptBack = z3.Int("KeptBack")  # blocks kept free beside a load that starts
 order = z3.Function("ord", Req, I)
 total = z3.Function("Total", Req, I)
 ext = z3.Function("Ext", Req, I)
@@ -64,6 +65,7 @@ vocabulary = Vocabulary(
     Var("ph", (Req,), I),
     Var("pf", (Req,), B),
     Var("noload", (Req,), B),
+    Var("late", (Req,), B),  # the deadline of "not yet" has passed: due is "over"
     Var("ny", (Req,), I),
     Var("fl", (Req,), I),
     Var("quar", (Req,), I),
@@ -169,6 +171,16 @@ def victim(s: State, w: Expr, r: Expr) -> Bool:
 
 def can_load(s: State, r: Expr) -> Bool:
     return z3.And(s.own(r) == 0, ext(r) > 0, z3.Not(s.noload(r)))
+
+
+def load_need(s: State, r: Expr) -> Expr:
+    """Blocks that a load start needs: its own, those kept back beside it, and rule R's."""
+    return ext(r) + KeptBack + s.Sres()
+
+
+def alone(s: State) -> Bool:
+    """``Alone``: all that others hold would be given to a load, so if it is refused it fits nowhere."""
+    return s.free() + s.Sidle() >= Blocks - s.Squar()
 
 
 def shut(s: State, r: Expr) -> Bool:

@@ -36,11 +36,13 @@ from stallproof_proofs.systems.order import (
     Cap,
     Deferral,
     Dropped,
+    KeptBack,
     Look,
     Patience,
     RuleE,
     Seats,
     Spares,
+    alone,
     can_load,
     candidate,
     chunk,
@@ -50,6 +52,7 @@ from stallproof_proofs.systems.order import (
     flag,
     goal,
     is_,
+    load_need,
     n0,
     need,
     next_candidate,
@@ -198,13 +201,24 @@ def adm_loop(s: State) -> list[Action]:
     runs = {**askable, "no_load": z3.Not(can_load(s, r0))}
     loads = {**askable, "load": can_load(s, r0)}
     turn = ite(s.hast(), s.tgt() == r0, next_candidate(s, r0))
-    room_for_load = ext(r0) + s.Sres()
+    room_for_load = load_need(s, r0)
+    refuse = {
+        **seen,
+        **mark(s, "refused", r0),
+        "hasc": lambda: z3.BoolVal(True),
+        "cw": lambda: ite(z3.And(s.hasc(), order(s.cw()) < order(r0)), s.cw(), r0),
+    }
+    fruitless = {
+        **at(s, r0, noload=z3.BoolVal(True), late=z3.BoolVal(False)),
+        **const(moved=True, acted=True),
+        **lower(s, r0),
+    }
     return [
         act(
             s,
             "NotYet",
             r0,
-            {**scan, **loads, "answers_left": z3.Or(s.ny(r0) > 0, Deferral)},
+            {**scan, **loads, "answers_left": z3.Or(s.ny(r0) > 0, Deferral), "not_late": z3.Not(s.late(r0))},
             {
                 **at(s, r0, ny=zmax(s.ny(r0) - 1, 0)),
                 **seen,
@@ -213,6 +227,14 @@ def adm_loop(s: State) -> list[Action]:
                 **{n: partial(unless, s.ny(r0) > 0, x, getattr(s, n)) for n, x in lower(s, r0).items()},
             },
             "AdmLoop: the connector says not yet",
+        ),
+        act(
+            s,
+            "GiveUp",
+            r0,
+            {**scan, **loads, "late": s.late(r0)},
+            fruitless,
+            "Asked: not yet after its deadline; the connector is asked no more",
         ),
         act(
             s,
@@ -226,7 +248,7 @@ def adm_loop(s: State) -> list[Action]:
                 "rule_R": room_for_load <= s.free(),
             },
             {
-                **at(s, r0, own=ext(r0), comp=ext(r0), st=z3.IntVal(LOADING)),
+                **at(s, r0, own=ext(r0), comp=ext(r0), st=z3.IntVal(LOADING), late=z3.BoolVal(False)),
                 **const(free=s.free() - ext(r0), moved=True, acted=True, hast=False, owes=False),
                 **seen,
                 **given,
@@ -299,15 +321,19 @@ def adm_loop(s: State) -> list[Action]:
                     room_for_load > s.free() + s.Sidle(),
                     remaining(s, r0) > s.free() + s.Sgain(r0),
                 ),
+                "not_alone": z3.Not(z3.And(can_load(s, r0), alone(s))),
             },
-            {
-                **seen,
-                **mark(s, "refused", r0),
-                "hasc": lambda: z3.BoolVal(True),
-                "cw": lambda: ite(z3.And(s.hasc(), order(s.cw()) < order(r0)), s.cw(), r0),
-            },
+            refuse,
             (r0,),
             "AdmLoop: Refuse",
+        ),
+        act(
+            s,
+            "LoneLoad",
+            r0,
+            {**scan, **loads, "short": room_for_load > s.free() + s.Sidle(), "alone": alone(s)},
+            {**refuse, **fruitless},
+            "AdmLoop: a refused load that fits nowhere is given up (Alone, GiveUp)",
         ),
         Action(
             "Pass",
@@ -458,6 +484,7 @@ def init(s: State) -> list[Bool]:
                 s.ph(q) == 0,
                 s.quar(q) == 0,
                 z3.Not(s.pf(q)),
+                z3.Not(s.late(q)),
                 s.tok(q) >= 1,
                 s.tok(q) < s.lim(q),
                 s.lim(q) <= total(q),
@@ -491,6 +518,7 @@ def constants() -> list[Bool]:
     return [
         Blocks >= 1,
         Look >= 0,
+        KeptBack >= 0,
         Cap >= 1,
         Patience >= 0,
         Seats >= 1,
