@@ -11,6 +11,7 @@ def theories() -> list[Theory]:
     from stallproof_proofs.proofs import (
         blocks,
         commit,
+        dropped,
         loops,
         order,
         refcount,
@@ -29,6 +30,7 @@ def theories() -> list[Theory]:
         loops.theory,
         commit.theory,
         order.theory,
+        dropped.theory,
         starvation.theory,
         sharing.theory,
         shared.theory,
