@@ -141,18 +141,18 @@ ASSUMPTIONS = (
     Assumption(
         "windows",
         "glue",
-        "Termination where late tokens are dropped. A call without a wait before it begins a window; only the "
-        "last call of a window may lose a token, and does not wait (Decreases.window). So the vectors at the "
-        "beginnings of windows never rise, and fall with each window that acts: by Decreases if it loses "
+        "Termination where late tokens are dropped. A call without a wait before it begins a window; only "
+        "the last call of a window may lose a token, and does not wait (Decreases.window). So the vectors at "
+        "the beginnings of windows never rise, and fall with each window that acts: by Decreases if it loses "
         "nothing, by Decreases.window if it does. Within a window nothing is raised, so it is finite, too.",
         ("dropped",),
     ),
     Assumption(
         "old_steps",
         "model",
-        "Theory dropped counts the steps from before a window and who was served in it. A step yields at most "
-        "one token of a request, so before the oldest step leaves nobody has a token in all old steps any more "
-        "(guard Pop.oldest).",
+        "Theory dropped counts the steps from before a window and who was served in it. A step yields at "
+        "most one token of a request, so before the oldest step leaves nobody has a token in all old steps "
+        "any more (guard Pop.oldest).",
         ("dropped",),
         "tests/proofs/test_dropped.py (transitions of the model)",
     ),
@@ -162,11 +162,11 @@ theory = Inductive(
     name="dropped",
     title="Dropped late tokens, and patience for all steps in flight",
     theorem="Late tokens of who is preempted are lost, nobody is spared, at most D steps are in flight, and "
-    "P >= D - 1. Then tokens may be lost all the same (a counterexample is in the tests: one request ahead "
-    "takes what another left), so the vector of theory order may rise in a call. But a token is lost only if a "
-    "request ahead of its own has gone down since the window began (LostPaid; a window is a call and the calls "
-    "that waited just before it), such a call ends its window, and the vector is lower then than when the "
-    "window began (Decreases.window). Every other call and action lowers it as in theory order; NoWedge, "
+    "P >= D - 1. Tokens may be lost all the same (one request ahead takes what another left: a run of seven "
+    "actions is in the tests), so the vector of theory order may rise in a call. But a token is lost only if "
+    "a request ahead of its own has gone down since the window began (LostPaid; a window is a call and the "
+    "calls that waited just before it); such a call ends its window, and the vector is lower then than when "
+    "the window began (Decreases.window). Every other call and action lowers it as in theory order; NoWedge, "
     "NoInversion, Drain, EvictCoupled, PreemptPaid and Seated hold as there.",
     system=system.system,
     statements=stated.statements,

@@ -1,4 +1,4 @@
-"""Late tokens dropped, and patience instead of sparing: the actions of theory order with a window of patience.
+"""Late tokens dropped, and patience instead of sparing: theory order with a window of patience.
 
 ``StaleOutput = dropped``, no ``SpareInFlight``. A refused request waits while patience lasts and a step in
 flight may yield a token (``CanFree``); here that is an obligation, not a choice (guard ``waited`` of a
@@ -6,8 +6,8 @@ preemption). At most ``D`` steps are in flight, and ``P >= D - 1``.
 
 A *window* is a call and the calls that waited just before it. Ghosts, which no guard of an engine reads:
 ``oldn`` (steps in flight that were dispatched before the window), ``served`` (given tokens in the window),
-the measure of each request when the window began (``w1`` to ``w4``), ``hasw``/``ww`` (the oldest request known
-to have gone down since), ``lost`` (a token was lost in this call).
+the measure of each request when the window began (``w1`` to ``w4``), ``hasw``/``ww`` (the oldest request
+known to have gone down since), ``lost`` (a token was lost in this call).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def lowered(s: State, r: Expr, when: Any = True) -> dict[str, Any]:
 
 
 def _begin(s: State, a: Action) -> Action:
-    now = lambda i: lambda w: ite(s.pw(), at_window(s, w)[i], component(s, w)[i])  # noqa: E731
-    ghosts = {
+    now: Any = lambda i: lambda w: ite(s.pw(), at_window(s, w)[i], component(s, w)[i])  # noqa: E731
+    ghosts: dict[str, Any] = {
         "oldn": lambda: ite(s.pw(), s.oldn(), s.nfl()),
         "served": lambda w: z3.And(s.pw(), s.served(w)),
         "hasw": lambda: z3.And(s.pw(), s.hasw()),
@@ -75,7 +75,7 @@ def _begin(s: State, a: Action) -> Action:
 
 def _preempted(s: State, a: Action, w: Expr) -> Action:
     gone = s.ph(w) > 0
-    ghosts = {
+    ghosts: dict[str, Any] = {
         "lost": lambda: z3.Or(s.lost(), gone),
         "hasd": lambda: ite(gone, z3.And(s.hasd(), s.dw() != w), a.updates["hasd"]()),
         "dw": lambda: ite(gone, s.dw(), a.updates["dw"]()),
@@ -100,7 +100,7 @@ def windowed(s: State, a: Action) -> Action:
         v = a.params[1]
         more = {"hasw": lambda: z3.And(s.hasw(), z3.Or(s.ww() != v, s.st(v) == m.IDLING))}
     elif a.name == "Pop":
-        # each step yields at most one token of a request, so who has one in every old step has one in the oldest
+        # a step yields at most one token of a request: who has one in every old step has one in the oldest
         mine = z3.Implies(z3.And(s.pw(), s.oldn() > 0, z3.Not(s.served(q))), s.ph(q) < s.oldn())
         more = {"oldn": lambda: ite(s.pw(), zmax(s.oldn() - 1, 0), s.oldn())}
         a = replace(a, guards={**a.guards, "oldest": forall(q, mine)})
