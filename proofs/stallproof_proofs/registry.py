@@ -19,6 +19,7 @@ def theories() -> list[Theory]:
         shared,
         sharing,
         starvation,
+        starvation_shared,
         sums,
     )
 
@@ -34,6 +35,7 @@ def theories() -> list[Theory]:
         starvation.theory,
         sharing.theory,
         shared.theory,
+        starvation_shared.theory,
         save_restore.theory,
     ]
 

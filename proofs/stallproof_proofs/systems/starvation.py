@@ -29,11 +29,11 @@ vocabulary = Vocabulary(
 )
 
 
-def _holder_behind(s: State, w: Expr) -> Expr:
+def holder_behind(s: State, w: Expr) -> Expr:
     return ite(z3.And(m.order(w) > m.order(o), s.own(w) > 0), 1, 0)
 
 
-BEHIND = Sum("Sbeh", _holder_behind, over=m.Req)
+BEHIND = Sum("Sbeh", holder_behind, over=m.Req)
 
 #: what of ``o`` may not change while it stays in line
 _OF_O = ("st", "tok", "ph", "ny", "fl", "noload")
@@ -94,7 +94,7 @@ def facts(s: State) -> list[Bool]:
         *steps.facts(s),
         members(s, BEHIND, m.q),
         below(s, BEHIND, m.OWN, m.q, (), ()),
-        z3.Implies(forall(m.q, _holder_behind(s, m.q) == 0), s.Sbeh() == 0),
+        z3.Implies(forall(m.q, holder_behind(s, m.q) == 0), s.Sbeh() == 0),
     ]
 
 
