@@ -1,4 +1,4 @@
-"""One request in line, where blocks are shared: the actions of theory shared with the ghosts that watch it."""
+"""One request in line, where blocks are shared: theory shared with the ghosts that watch it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def actions(s: State) -> list[Action]:
 
 
 def init(s: State) -> list[Bool]:
-    return [*shared.init(s), z3.Not(s.line()), s.Sbeh() == 0]
+    own = [z3.Not(s.line()), s.Sbeh() == 0, s.tn() == 0, forall(m.q, s.gen(m.q) == 0)]
+    return [*shared.init(s), *own]
 
 
 def facts(s: State) -> list[Bool]:
