@@ -41,7 +41,7 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "starvation_glue",
     ),
-    "Bypass bound": (("Bypass",), "watched"),
+    "Bypass bound": (("Bypass", "Turns"), "watched"),
     "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
     "Feasible (tested again in each call)": (("promoted",), ""),
@@ -281,8 +281,9 @@ def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = (
         "",
         "An *obligation* is one conjunct kept by one action (or one lemma). For each, the run also finds "
         "something whose removal makes it fail (`--thorough` looks again, a quick run has a record). "
-        f"{frames} more are proved but nothing could break them, mostly conjuncts about calls and actions "
-        f"between calls: they are frames and not counted. For {unseen} nobody has looked yet. A "
+        f"{frames} more are proved but nothing could break them (no removal has a counterexample with three "
+        "requests), mostly conjuncts about calls and actions between calls: they are frames and not counted. "
+        f"{_unseen(unseen)} A "
         "*twin* is a fixed removal, refuted by name. A *sanity* check shows that hypotheses do not contradict"
         " each other.",
         "",
@@ -322,6 +323,12 @@ def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = (
         out.append(f"Proof lines per line of the pure core that they speak about: {proof / n['core']:.2f}.")
     out.append(f"Proof lines per line of what is trusted (systems and statements): {proof / trusted:.2f}.")
     return "\n".join(out) + "\n"
+
+
+def _unseen(n: int) -> str:
+    if not n:
+        return "All were looked at for that (`--renew-hints`)."
+    return f"For {n} nobody has looked yet, or the solver gave up (`--renew-hints` goes on looking)."
 
 
 def _anchor(th: Theory) -> str:

@@ -47,8 +47,8 @@ theory = Inductive(
     theorem="Theory starvation once more over theory shared, with sessions that keep their place: for any "
     "request o in line, nobody behind it that held nothing when o got in line is given a block, a hit "
     "included; on o, those ahead of it and the holders behind it, as many as then, the measure falls in "
-    "every call that acts, and with nothing pending outside a call acts on one of them. The bound by the size of "
-    "the pool is gone: any number may hold one block.",
+    "every call that acts, and with nothing pending outside a call acts on one of them. The bound by the "
+    "size of the pool is gone: any number may hold one block.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,
