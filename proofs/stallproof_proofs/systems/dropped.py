@@ -38,7 +38,7 @@ vocabulary = Vocabulary(
 )
 
 #: between calls, these leave every request's measure as it is, or lower
-QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Pause", "Resume"}
+QUIET = {"Pop", "LateDone", "Deliver", "DeliverLate", "Pause", "Resume", "DeferralOver"}
 
 
 def in_window(s: State) -> Bool:
