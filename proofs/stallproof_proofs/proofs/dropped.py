@@ -144,7 +144,9 @@ ASSUMPTIONS = (
         "Termination where late tokens are dropped. A call without a wait before it begins a window; only "
         "the last call of a window may lose a token, and does not wait (Decreases.window). So the vectors at "
         "the beginnings of windows never rise, and fall with each window that acts: by Decreases if it loses "
-        "nothing, by Decreases.window if it does. Within a window nothing is raised, so it is finite, too.",
+        "nothing, by Decreases.window if it does. Within a window nothing is raised, so it is finite, too. "
+        "NoStarvation is not stated for this case: theory starvation has late tokens delivered, or their "
+        "victims spared.",
         ("dropped",),
     ),
     Assumption(
