@@ -107,8 +107,12 @@ def breaks(o: Obligation, used: Collection[str], recorded: str = "") -> str | No
     tried = [v for v in o.variants if not v.hypothesis or v.hypothesis in used]
     tried.sort(key=lambda v: v.label != recorded)
     gave_up = False
+    hyps, goal = o.condition()
     for v in tried:
-        status, detail = refute(v.condition(), o.small)
+        condition = v.condition()
+        if len(condition[0]) == len(hyps) and condition[1].eq(goal):
+            continue  # the conjunct does not speak of what was taken away
+        status, detail = refute(condition, o.small)
         if status == "refuted":
             return v.label
         gave_up |= status == "unknown" and detail != SMALL
