@@ -1,8 +1,8 @@
 """Look for what each proof uses and what would break it; write both down while going on.
 
 What was found is written every few seconds and at the end, a break by Ctrl-C included. So a later run goes on
-where an earlier one stopped: it looks only at obligations without a complete record. ``again`` looks at all;
-a list beside the hints remembers how far such a sweep has come.
+where an earlier one stopped: it looks only at obligations without a complete record, or with one that has
+grown old. ``again`` looks at all; a list beside the hints remembers how far such a sweep has come.
 """
 
 from __future__ import annotations
@@ -43,9 +43,14 @@ def swept() -> Path:
 
 
 def complete(o: Obligation) -> bool:
-    """Somebody has looked, and what was found names hypotheses that the obligation still has."""
+    """Somebody has looked, and the hypotheses that were found still prove it."""
     hint = store.hints().get(o.name)
-    return hint is not None and hint.fails_if is not None and set(hint.uses) <= set(o.condition()[0])
+    if hint is None or hint.fails_if is None:
+        return False
+    hyps, goal = o.condition()
+    if not set(hint.uses) <= set(hyps):
+        return False
+    return runner.query(({n: hyps[n] for n in hint.uses}, goal), runner.TIMEOUT_MS // 4)[0] == "proved"
 
 
 def look(o: Obligation) -> Hint | None:
@@ -67,8 +72,7 @@ def renew(
     obligations = [o for o in runner.select(only) if o.kind == "obligation"]
     path = swept()
     done = set(path.read_text(encoding="utf-8").splitlines()) if again and path.exists() else set()
-    todo = [o for o in obligations if (o.name not in done if again else not complete(o))]
-    tally = Tally(total=len(obligations), skipped=len(obligations) - len(todo))
+    tally = Tally(total=len(obligations))
     found: dict[str, Hint] = {}
     written = time.monotonic()
 
@@ -80,7 +84,10 @@ def renew(
         found.clear()
 
     try:
-        for o in todo:
+        for o in obligations:
+            if o.name in done if again else complete(o):
+                tally.skipped += 1
+                continue
             hint = look(o)
             if hint is None:
                 tally.failed += (o.name,)
