@@ -12,6 +12,7 @@ def theories() -> list[Theory]:
         adapters,
         blocks,
         commit,
+        dropped,
         loops,
         order,
         refcount,
@@ -19,6 +20,7 @@ def theories() -> list[Theory]:
         shared,
         sharing,
         starvation,
+        starvation_shared,
         sums,
     )
 
@@ -30,9 +32,11 @@ def theories() -> list[Theory]:
         loops.theory,
         commit.theory,
         order.theory,
+        dropped.theory,
         starvation.theory,
         sharing.theory,
         shared.theory,
+        starvation_shared.theory,
         adapters.theory,
         save_restore.theory,
     ]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 
-import msgspec
 import z3
 
 from stallproof.errors import BadInput
+from stallproof_proofs.hints import Hint, hints
 from stallproof_proofs.registry import theories
 from stallproof_proofs.result import Result, Status
 from stallproof_proofs.theory import Condition, Obligation
@@ -49,6 +46,7 @@ def query(condition: Condition, timeout_ms: int = TIMEOUT_MS) -> tuple[Status, s
     hyps, goal = condition
     solver = z3.Solver()
     solver.set("timeout", timeout_ms)
+    solver.set("ctrl_c", False)  # else Z3 takes the signal for itself and says unknown
     for name, h in hyps.items():
         solver.assert_and_track(h, name)
     solver.add(z3.Not(goal))
@@ -60,6 +58,10 @@ def query(condition: Condition, timeout_ms: int = TIMEOUT_MS) -> tuple[Status, s
     return "unknown", solver.reason_unknown(), frozenset()
 
 
+#: Nothing found among few elements; there may be a counterexample with more.
+SMALL = "no counterexample in a small universe"
+
+
 def refute(condition: Condition, small: Callable[[Condition], Condition] | None) -> tuple[Status, str]:
     """Look for a counterexample, in a small universe first: one that is found there is one."""
     if small is not None:
@@ -67,7 +69,7 @@ def refute(condition: Condition, small: Callable[[Condition], Condition] | None)
         if status == "refuted":
             return status, detail
         if status == "proved":
-            return "unknown", "no counterexample in a small universe"
+            return "unknown", SMALL
     return query(condition)[:2]
 
 
@@ -85,34 +87,6 @@ def describe(model: z3.ModelRef) -> str:
     return ", ".join([*sorts, *consts[:8]])
 
 
-class Hint(msgspec.Struct, omit_defaults=True):
-    """What an earlier thorough run found: hypotheses that suffice, and what makes the obligation fail.
-
-    A hint is never trusted: fewer hypotheses prove more, and a proof that fails with them is tried with all.
-    ``fails_if``: empty if nothing makes it fail, None if nobody has looked yet.
-    """
-
-    uses: list[str] = []
-    fails_if: str | None = ""
-
-
-HINTS = Path(__file__).with_name("hints.json")
-
-
-@lru_cache
-def hints() -> dict[str, Hint]:
-    return msgspec.json.decode(HINTS.read_bytes(), type=dict[str, Hint]) if HINTS.exists() else {}
-
-
-def write_hints(found: Mapping[str, Hint]) -> None:
-    """Replace the hints of the given obligations; drop those of obligations that no longer exist."""
-    known = {o.name for o in select()}
-    merged = {n: h for n, h in sorted({**hints(), **found}.items()) if n in known}
-    lines = ",\n".join(f"{json.dumps(n)}:{msgspec.json.encode(h).decode()}" for n, h in merged.items())
-    HINTS.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
-    hints.cache_clear()
-
-
 def prove(o: Obligation) -> tuple[Status, str, frozenset[str]]:
     """Query ``o``, with the hypotheses of its hint first."""
     hyps, goal = o.condition()
@@ -124,14 +98,25 @@ def prove(o: Obligation) -> tuple[Status, str, frozenset[str]]:
     return query((hyps, goal))
 
 
-def breaks(o: Obligation, used: Collection[str], recorded: str = "") -> str:
+def breaks(o: Obligation, used: Collection[str], recorded: str = "") -> str | None:
     """Label of something whose removal makes ``o`` fail; empty if there is nothing.
 
-    A hypothesis that the proof does not use need not be tried: the proof stands without it.
+    None if the solver gave up on one. A hypothesis that the proof does not use need not be
+    tried: the proof stands without it.
     """
     tried = [v for v in o.variants if not v.hypothesis or v.hypothesis in used]
     tried.sort(key=lambda v: v.label != recorded)
-    return next((v.label for v in tried if refute(v.condition(), o.small)[0] == "refuted"), "")
+    gave_up = False
+    hyps, goal = o.condition()
+    for v in tried:
+        condition = v.condition()
+        if len(condition[0]) == len(hyps) and condition[1].eq(goal):
+            continue  # the conjunct does not speak of what was taken away
+        status, detail = refute(condition, o.small)
+        if status == "refuted":
+            return v.label
+        gave_up |= status == "unknown" and detail != SMALL
+    return None if gave_up else ""
 
 
 def check(o: Obligation, thorough: bool = False) -> Result:
@@ -146,10 +131,11 @@ def check(o: Obligation, thorough: bool = False) -> Result:
         hint = hints().get(o.name, Hint())
         if status == "proved":
             recorded = o.small is not None and not thorough
-            fails_if = (hint.fails_if if recorded else breaks(o, used, hint.fails_if or "")) or ""
+            found = hint.fails_if if recorded else breaks(o, used, hint.fails_if or "")
+            fails_if = found or ""
             if not fails_if and o.small is None:
                 status, detail = "unknown", "nothing makes it fail: the obligation says nothing"
-            elif not fails_if and (not recorded or (o.name in hints() and hint.fails_if is not None)):
+            elif found == "" and (not recorded or o.name in hints()):
                 kind = "frame"
     else:
         status, detail = refute(o.condition(), o.small)
@@ -176,18 +162,3 @@ def run(
         if progress:
             progress(i, len(todo), results[-1])
     return results
-
-
-def renew_hints(progress: Callable[[int, int, str], None] | None = None, only: Sequence[str] = ()) -> int:
-    """Find, for each obligation, a small set of hypotheses and a removal that breaks it; write both down."""
-    todo = [o for o in select(only) if o.kind == "obligation"]
-    found = {}
-    for i, o in enumerate(todo, 1):
-        status, _, used = prove(o)
-        if status == "proved":
-            recorded = hints().get(o.name, Hint()).fails_if or ""
-            found[o.name] = Hint(sorted(used), breaks(o, used, recorded))
-        if progress:
-            progress(i, len(todo), o.name)
-    write_hints(found)
-    return len(found)

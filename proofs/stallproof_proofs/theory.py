@@ -190,13 +190,28 @@ class Inductive:
         sorts = {d for x in variables for d in (*x.dom, x.rng) if d.kind() == z3.Z3_UNINTERPRETED_SORT}
         universe = {d: [z3.Const(f"{d}!{i}", d) for i in range(self.universe)] for d in sorts}
         grounder = Grounder(universe)
+        known: dict[int, list[Expr]] = {}  # hypotheses come again and again; the grounder keeps them alive
+        inside: dict[int, tuple[str, Bool]] = {}
+
+        def limits(e: Expr, again: bool) -> list[tuple[str, Bool]]:
+            """Each subterm is one of the elements."""
+            terms = known.get(e.get_id())
+            if terms is None:
+                terms = _terms([e], sorts)
+                if again:
+                    known[e.get_id()] = terms
+            for t in terms:
+                if t.get_id() not in inside:
+                    inside[t.get_id()] = (f"in universe {t}", z3.Or(*(t == c for c in universe[t.sort()])))
+            return [inside[t.get_id()] for t in terms]
 
         def restrict(condition: Condition) -> Condition:
             hyps, goal = condition
             out = {n: grounder(h) for n, h in hyps.items()}
             goal = grounder(goal)
-            for term in _terms([*out.values(), goal], sorts):
-                out[f"in universe {term}"] = z3.Or(*(term == c for c in universe[term.sort()]))
+            for h in list(out.values()):
+                out.update(limits(h, True))
+            out.update(limits(goal, False))
             return out, goal
 
         return restrict

@@ -17,7 +17,7 @@ from stallproof_proofs.walk import Run, Walker
 
 #: constants of a run, unless it says otherwise
 CONSTANTS: dict[str, Any] = {
-    "B": 3, "Look": 0, "ChunkCap": 99, "P": 0, "MaxSeqs": 99, "Budget": 99,
+    "B": 3, "Look": 0, "ChunkCap": 99, "P": 0, "D": 1, "MaxSeqs": 99, "Budget": 99,
     "RunEvict": True, "CountParked": False, "DeferralDeadline": False, "KeptBack": 0,
     "Dropped": False, "SpareInFlight": False,
     # per request: tokens at first, at the end, that can be loaded, failures of loads, end of the first turn
@@ -129,6 +129,9 @@ _CALL = "Begin HeadEnd"
 _TWO = "Arrive:1 Arrive:2 Begin HeadEnd LoopEnd Admit:1 Admit:2"
 _TURN = "Arrive:1 Begin HeadEnd LoopEnd Admit:1 Dispatch DeliverTurn:1 Pop"  # session 1 idles
 _PAIR = {"prompt": (1, 1), "Total": (3, 3), "Ext": (0, 0)}
+_LOST = {"Dropped": True, "SpareInFlight": False, "Ext": (0, 0)}
+_SHORT = {**_PAIR, **_LOST, "Total": (2, 3)}
+_LATE = f"{_TWO} Dispatch {_CALL} Skip:1 SelfPreempt:2"  # preempted with its token in flight
 _DROPPED = {"Dropped": True, "SpareInFlight": True}
 
 #: theory -> twin -> steps, constants of the run
@@ -218,6 +221,16 @@ SCRIPTS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
                 "Ext": (0, 0),
                 "lim": (4, 2),
             },
+        ),
+    },
+    "dropped": {
+        "Begin-patience": (_LATE, {"B": 2, **_SHORT, "D": 2}),
+        "Begin-deep": (_LATE, {"B": 2, **_SHORT}),
+        "SelfPreempt-waited": (_LATE, {"B": 2, **_SHORT, "D": 2, "P": 1}),
+        "Preempt-waited": (f"{_TWO} Dispatch {_CALL} Preempt:1", {"B": 2, **_PAIR, **_LOST, "D": 2, "P": 1}),
+        "DeliverTurn-rule_E": (
+            f"{_TWO} Dispatch DeliverTurn:2",
+            {"RunEvict": False, "ChunkCap": 1, **_LOST, "prompt": (3, 1), "Total": (4, 3), "lim": (4, 2)},
         ),
     },
 }

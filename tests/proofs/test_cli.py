@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_list_and_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pattern_needs_no_theory(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "--list", "--only", "*Bypass")
     assert code == 0
-    assert {line.split()[1].split("/")[0] for line in out.splitlines()} == {"starvation"}
+    assert {line.split()[1].split("/")[0] for line in out.splitlines()} == {"starvation", "starvation.shared"}
 
 
 def test_an_unknown_name_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +63,19 @@ def test_an_unknown_name_is_bad_input(capsys: pytest.CaptureFixture[str]) -> Non
     assert code == Exit.BAD_INPUT
     assert "nope" in err
     assert "Traceback" not in err
+
+
+def test_renewing_says_what_it_did(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from stallproof_proofs import hints as store
+
+    monkeypatch.setattr(store, "HINTS", tmp_path / "hints.json")
+    store.hints.cache_clear()
+    code, out, _ = call(capsys, "--renew-hints", *SOME)
+    assert code == Exit.OK
+    assert "renewed" in out
+    assert "0 known" in out
+    code, out, _ = call(capsys, "--renew-hints", *SOME)
+    assert out.startswith("0 renewed")
+    store.hints.cache_clear()

@@ -19,7 +19,7 @@ from stallproof_proofs.result import Result
 from stallproof_proofs.theory import Lemma, Lemmas, Obligation, Variant
 
 #: Theories that take more than a few seconds run whole only in the slow tests (and in `make check-model`).
-LARGE = ("commit", "order", "shared", "starvation")
+LARGE = ("commit", "dropped", "order", "shared", "starvation", "starvation.shared")
 NAMES = [t.name for t in theories()]
 BY_SIZE = [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in NAMES]
 x, y = z3.Ints("x y")
@@ -27,7 +27,7 @@ x, y = z3.Ints("x y")
 
 @lru_cache
 def results(theory: str) -> list[Result]:
-    if os.environ.get("STALLPROOF_CI") and theory in ("order", "shared", "commit"):
+    if os.environ.get("STALLPROOF_CI") and theory in ("order", "dropped", "shared", "commit"):
         pytest.skip(
             "the largest theories: check-model, a stage of the same CI, has just run every one of them"
         )
@@ -57,6 +57,9 @@ def test_each_obligation_names_what_would_make_it_fail(theory: str) -> None:
         "order/Dispatch/*",
         "order/*-*/*",
         "order/Admit/raised only behind",
+        "dropped/Dispatch/*",
+        "dropped/*Preempt/*",
+        "dropped/*-*/*",
         "shared/Dispatch/*",
         "shared/Admit/*",
         "shared/*-*/*",

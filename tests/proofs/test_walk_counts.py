@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stallproof_proofs import walk_counts
-from stallproof_proofs.proofs import commit, order
+from stallproof_proofs.proofs import commit, dropped, order
 
-THEORIES = {t.name: t for t in (commit.theory, order.theory)}
+THEORIES = {t.name: t for t in (commit.theory, order.theory, dropped.theory)}
 TWINS = [(n, t) for n, th in THEORIES.items() for t in th.twins if walk_counts.script_of(th, t)]
 
 

@@ -1,12 +1,13 @@
 """``stallproof prove``: the Z3 proofs, each with what would make it fail.
 
 Exit codes: 0 every obligation is proved and every twin refuted; 1 one is not, or the solver does not know;
-2 bad arguments; 3 Z3 is missing or has another version than the pinned one refuses to load.
+2 bad arguments; 3 Z3 is missing or has another version than the pinned one refuses to load; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -97,6 +98,34 @@ def _differential(transitions: int, seed: int, as_json: bool) -> None:
         raise click.exceptions.Exit(Exit.FINDING)
 
 
+def _renew(only: tuple[str, ...], again: bool) -> None:
+    from stallproof_proofs.renew import Tally, renew
+
+    last = [0.0]
+    terminal = sys.stderr.isatty()
+
+    def progress(tally: Tally, name: str) -> None:
+        now = time.monotonic()
+        if now - last[0] < (0.2 if terminal else 30) and tally.left:
+            return
+        last[0] = now
+        line = f"{tally.total - tally.left}/{tally.total} looked at, {tally.frames} new frames; {name}"
+        click.echo(f"\r{line:100.100s}" if terminal else line, err=True, nl=not terminal or not tally.left)
+
+    try:
+        tally = renew(progress, only, again)
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted; what was found is written, and the next run goes on from here", err=True)
+        raise click.exceptions.Exit(130) from None
+    click.echo(
+        f"{tally.renewed} renewed ({tally.frames} frames, {tally.undecided} undecided), {tally.skipped} known"
+    )
+    for name in tally.failed:
+        click.echo(f"NOT PROVED {name}")
+    if tally.failed:
+        raise click.exceptions.Exit(Exit.FINDING)
+
+
 @click.command("prove")
 @click.option("--json", "as_json", is_flag=True, help="Results as one JSON document.")
 @click.option("--list", "listing", is_flag=True, help="Names of all obligations and twins; checks nothing.")
@@ -111,7 +140,12 @@ def _differential(transitions: int, seed: int, as_json: bool) -> None:
     help="Run the relations on states of the model instead: at least N transitions, no difference.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of --differential.")
-@click.option("--renew-hints", is_flag=True, help="For developers: find again what each proof uses.")
+@click.option(
+    "--renew-hints",
+    is_flag=True,
+    help="For developers: find what each proof uses and what breaks it, where no record is complete "
+    "(everywhere with --thorough). Written while it goes on; Ctrl-C loses nothing.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="One line per check.")
 def command(
     as_json: bool,
@@ -150,12 +184,7 @@ def command(
         _differential(differential, seed, as_json)
         return
     if renew_hints:
-        from stallproof_proofs.runner import renew_hints as renew
-
-        count = renew(
-            lambda i, n, name: click.echo(f"{i}/{n} {name}", err=True) if i % 50 == 0 else None, only
-        )
-        click.echo(f"{count} hints written")
+        _renew(only, thorough)
         return
 
     show = not (as_json or markdown)

@@ -248,8 +248,8 @@ class LoadPart(Engine):
         A load may need more at once than computing does: what falls out of windows meanwhile, look-ahead.
         Sessions between turns would have given their blocks to it. Refused once, it may have met a passing
         fault of an allocator or a watermark: the same refusal again, by the same pool of the same sequence,
-        is for good. So is the first one of a prompt that may not fit even computed: to wait would only put its
-        end off. Spec: ``Alone``, ``GiveUp``.
+        is for good. So is the first one of a prompt that may not fit even computed: to wait would only put
+        its end off. Spec: ``Alone``, ``GiveUp``.
         """
         capacity = self._sp_capacity()
         missing = capacity - self.kv_cache_manager.block_pool.get_num_free_blocks()

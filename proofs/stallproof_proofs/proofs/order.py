@@ -408,9 +408,8 @@ ASSUMPTIONS = (
         "rule E or where parked holders take seats (gap turns-beyond-the-seats), idle sessions that take "
         "seats (gap sessions-take-the-seats), input for a session that still runs (gap "
         "session-in-two-queues). A session has finitely many tokens in all; under FCFS each turn is a "
-        "request of its own. "
-        "Theories starvation and shared are about sessions that keep their place, starvation without shared "
-        "blocks. Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause "
+        "request of its own. Theories shared and starvation.shared are about sessions that keep their "
+        "place. Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause "
         "and max_num_seqs.",
         ("order",),
     ),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import z3
 
-from stallproof_proofs.logic import Action, Bool, State, forall
+from stallproof_proofs.logic import Action, Bool, State, forall, ite
 from stallproof_proofs.proofs import order as shown
 from stallproof_proofs.result import Assumption
 from stallproof_proofs.statements import starvation as stated
+from stallproof_proofs.sums import moved
 from stallproof_proofs.systems import order as m
+from stallproof_proofs.systems import order_steps as m_steps
 from stallproof_proofs.systems import starvation as system
 from stallproof_proofs.systems.order import (
     ADMLOOP,
     FINISHED,
     HELD,
     IDLE,
+    LOADING,
     RECEIVED,
     RUNNING,
     candidate,
@@ -22,7 +28,7 @@ from stallproof_proofs.systems.order import (
     q,
 )
 from stallproof_proofs.systems.starvation import o
-from stallproof_proofs.theory import Inductive, Twin, without
+from stallproof_proofs.theory import Inductive, Twin, substituted
 
 
 def auxiliary(s: State) -> dict[str, Bool]:
@@ -52,13 +58,48 @@ def auxiliary(s: State) -> dict[str, Bool]:
             q, z3.Implies(z3.And(inside, order(q) > order(o), s.own(q) > 0), s.owns(q) > 0)
         ),
         "acts": z3.Implies(z3.And(s.mode() != IDLE, s.acted()), s.moved()),
+        "handed": z3.Implies(
+            z3.And(s.line(), s.handing(), s.limbo() > 0),
+            z3.And(
+                z3.Or(s.limbos(), s.limboa()),
+                s.Sbeh() + ite(s.limboa(), 0, 1) <= s.h0() + s.tn(),
+                s.limbog() <= s.limboc(),
+            ),
+        ),
+        "turns": z3.Implies(
+            s.line(),
+            z3.And(
+                s.tn() >= 0,
+                forall(
+                    q,
+                    z3.And(
+                        s.gen(q) <= s.comp(q) + ite(s.st(q) == HELD, 1, 0),
+                        z3.Implies(m.is_(s, q, LOADING, RECEIVED), s.gen(q) == 0),
+                        z3.Implies(s.own(q) == 0, s.gen(q) == 0),
+                    ),
+                ),
+            ),
+        ),
         "lowered one takes part": z3.Implies(z3.And(inside, s.hasd()), stated.takes_part(s, s.dw())),
     }
 
 
-def _door_open(s: State, a: Action) -> Action:
-    """A refusal closes nothing."""
-    return Action(a.name, without(a.guards, "not_shut"), a.updates, a.params, a.source, a.actors)
+def _given(s: State, a: Action) -> Action:
+    """The turn of a session that was evicted is given a block between calls."""
+    more: dict[str, Any] = {
+        "own": lambda w: ite(w == m.r0, s.limbo() + 1, s.own(w)),
+        "free": lambda: s.free() - 1,
+    }
+    actions = [replace(b, updates={**b.updates, **more}) for b in m_steps.every_action(s) if b.name == a.name]
+    bare = [
+        replace(b, updates={n: x for n, x in b.updates.items() if not n.startswith("S")}) for b in actions
+    ]
+    return system.watched(s, moved(s, bare[0], m.r0, m.SUMS))
+
+
+def _anew(s: State, a: Action) -> Action:
+    """A turn keeps the blocks and forgets what is computed in them."""
+    return substituted(a, comp=lambda w: ite(w == m.r0, 0, s.comp(w)))
 
 
 TWINS = [
@@ -67,6 +108,10 @@ TWINS = [
     Twin("StartLoad", "next", "Bypass", note="non-holders out of scheduling order"),
     Twin("Admit", "turn", "Bypass", note="non-holders out of scheduling order"),
     Twin("LoadEvict", "not_shut", "newcomers do nothing", note="a newcomer's load evicts a session"),
+    Twin(
+        "InputHere", "given", "Bypass", _given, note="turns of evicted sessions are given blocks: newcomers"
+    ),
+    Twin("InputHere", "kept", "turns", _anew, note="a turn computes its session again: it passes o for ever"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -76,22 +121,23 @@ ASSUMPTIONS = (
         "glue",
         "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish, "
         "or idle, and who idles has no work and is everybody's victim. "
-        "While o is in line the set of requests that take part does not grow (Bypass), every call lowers "
-        "their vector of measures or leaves it (NoStarvation.rank), and with nothing pending outside it "
-        "lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient call "
+        "While o is in line the set of requests that take part grows only by turns of sessions that hold "
+        "blocks, which are finitely many (Bypass, Turns; under FCFS a turn is a new request), every call "
+        "lowers their vector of measures or leaves it (NoStarvation.rank), and with nothing pending outside "
+        "it lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient call "
         "waits only for a step in flight, at most P times (Patience.steps). Vectors of a fixed finite "
         "length are well-founded, so o leaves the line. Its own measure is never raised except below an "
         "older one that fell (Decreases), so it does so finitely often; out of line it runs, loads, or "
         "waits for its own token: finitely long.",
-        ("starvation",),
+        ("starvation", "starvation.shared"),
     ),
     Assumption(
         "watched",
         "glue",
-        "Theory starvation adds ghosts to theory order; no guard reads one, so every invariant proved there "
-        "holds in its states.",
-        ("starvation",),
-        "tests/proofs (the actions are compared term by term)",
+        "Theories starvation and starvation.shared add ghosts to theories order and shared; no guard reads "
+        "one, so every invariant proved there holds in their states.",
+        ("starvation", "starvation.shared"),
+        "tests/proofs/test_starvation.py (the actions are compared term by term)",
     ),
 )
 
@@ -100,9 +146,12 @@ theory = Inductive(
     title="NoStarvation with patience, and the bypass bound",
     theorem="Let o be any request in line: waiting, without blocks or tokens outstanding. Bypass: until "
     "something of o changes, no request behind it that held nothing when o got in line is given a block, so "
-    "at most B requests behind it are served, however many arrive. NoStarvation: on o, those ahead of it "
-    "and those holders, a finite set that cannot grow, the measure falls in every call that acts, patience P "
-    "and rejections of newcomers included, and a call with nothing pending outside acts on one of them.",
+    "at most B requests behind it are served, however many arrive, and one more for each request ahead of it "
+    "that is a session and comes back behind it. Turns: under FCFS a session's next turn is a new request "
+    "that keeps the blocks; each of those goes through at most B + 1 turns meanwhile, so a session that goes "
+    "on talking passes o finitely often. NoStarvation: on o, those ahead of it and those holders, the "
+    "measure falls in every call that acts, patience P and rejections of newcomers included, and a call with "
+    "nothing pending outside acts on one of them.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,

@@ -34,15 +34,22 @@ def statements(s: State) -> dict[str, Bool]:
     """What holds in every state.
 
     Bypass  while o is in line, every request behind it that holds blocks has held some ever since o got in
-            line, and there are at most as many as then, at most as many as the pool has blocks. So between
-            two changes of o at most B requests behind it are served, each from the blocks that it kept, and
-            none that came later: independent of how many arrive
+            line, or has taken them over, turn by turn of a session (FCFS), from one that had, or from one
+            ahead of o. There are at most as many as then, at most as many as the pool has blocks, and one
+            more for each turn of a session that was ahead of o. So between two changes of o at most B
+            sessions or requests behind it are served, and one for each request ahead of it, each from the
+            blocks that it kept, and none that came later: independent of how many arrive
+    Turns   and the blocks of each came through at most as many turns since then as the pool has blocks: each
+            turn computes a token more. So a session that goes on talking passes o finitely often
     """
-    newcomer = z3.And(order(q) > order(o), s.own(q) > 0, z3.Not(s.since(q)))
+    behind = z3.And(order(q) > order(o), s.own(q) > 0)
+    newcomer = z3.And(behind, z3.Not(s.since(q)))
     return {
         "Bypass": z3.Implies(
-            s.line(), z3.And(z3.Not(z3.Exists([q], newcomer)), s.Sbeh() <= s.h0(), s.h0() <= Blocks)
+            s.line(),
+            z3.And(z3.Not(z3.Exists([q], newcomer)), s.Sbeh() <= s.h0() + s.tn(), s.h0() <= Blocks),
         ),
+        "Turns": z3.Implies(s.line(), forall(q, z3.Implies(behind, s.gen(q) <= Blocks + 1))),
     }
 
 

@@ -3,12 +3,16 @@
 ``o`` is any request. It is *in line* from the first call that begins while it waits, holds nothing and has no
 token outstanding, until something of it changes (blocks, a load, an answer of its connector, its end).
 ``since`` marks the requests that have held blocks ever since ``o`` got in line, ``h0`` counts those behind
-``o`` that held some then, ``Sbeh`` those that hold some now. No guard reads a ghost, so the actions are those
-of theory ``order`` exactly (:func:`same_actions`), and what is proved there of every state holds here.
+``o`` that held some then, ``Sbeh`` those that hold some now. Under FCFS the next turn of a session is a new
+request that takes blocks over: it takes the mark over, too (``limbos``), or comes from one ahead of ``o``
+(``limboa``, counted by ``tn``); ``gen`` counts the turns through which its blocks came since ``o`` got in
+line (``limbog``). No guard reads a ghost, so the actions are those of theory ``order`` exactly
+(:func:`same_actions`), and what is proved there of every state holds here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import z3
@@ -26,14 +30,19 @@ vocabulary = Vocabulary(
     Var("since", (m.Req,), m.B),
     Var("h0", (), m.I),
     Var("Sbeh", (), m.I),
+    Var("limbos", (), m.B),
+    Var("limboa", (), m.B),
+    Var("limbog", (), m.I),
+    Var("tn", (), m.I),
+    Var("gen", (m.Req,), m.I),
 )
 
 
-def _holder_behind(s: State, w: Expr) -> Expr:
+def holder_behind(s: State, w: Expr) -> Expr:
     return ite(z3.And(m.order(w) > m.order(o), s.own(w) > 0), 1, 0)
 
 
-BEHIND = Sum("Sbeh", _holder_behind, over=m.Req)
+BEHIND = Sum("Sbeh", holder_behind, over=m.Req)
 
 #: what of ``o`` may not change while it stays in line
 _OF_O = ("st", "tok", "ph", "ny", "fl", "noload")
@@ -52,40 +61,53 @@ def watched(s: State, a: Action) -> Action:
         updates["line"] = lambda: z3.Or(s.line(), ready(s))
         updates["since"] = lambda w: ite(s.line(), s.since(w), s.own(w) > 0)
         updates["h0"] = lambda: ite(s.line(), s.h0(), s.Sbeh())
+        updates["tn"] = lambda: ite(s.line(), s.tn(), 0)
+        updates["gen"] = lambda w: ite(s.line(), s.gen(w), 0)
     elif set(_OF_O) & set(a.updates):
         same = z3.And(*(getattr(post, n)(o) == getattr(s, n)(o) for n in _OF_O))
         said = z3.And(a.name == "NotYet", m.r0 == o)  # an answer of its connector, whether it counts or not
         updates["line"] = lambda: z3.And(s.line(), same, z3.Not(said))
     if "own" in a.updates:
-        updates["since"] = lambda w: z3.And(s.since(w), post.own(w) > 0)
+        kept = lambda w: z3.And(s.since(w), post.own(w) > 0)  # noqa: E731
+        gen = lambda w: ite(post.own(w) > 0, s.gen(w), 0)  # noqa: E731
+        updates["since"], updates["gen"] = kept, gen
+        if a.name == "InputAway":
+            updates["limbos"] = lambda: s.since(m.r0)
+            updates["limboa"] = lambda: m.order(m.r0) <= m.order(o)
+            updates["limbog"] = lambda: s.gen(m.r0)
+        if a.name == "InputHere":
+            passed_on = z3.And(s.limbo() > 0, z3.Or(s.limbos(), s.limboa()))
+            from_ahead = z3.And(s.limbo() > 0, s.limboa(), m.order(m.r0) > m.order(o))
+            updates["since"] = lambda w: ite(w == m.r0, passed_on, kept(w))
+            updates["tn"] = lambda: s.tn() + ite(from_ahead, 1, 0)
+            updates["gen"] = lambda w: ite(z3.And(w == m.r0, s.limbo() > 0), s.limbog() + 1, gen(w))
         return moved(s, replace(a, updates=updates), a.actors[m.OWN.name], (BEHIND,))
     return replace(a, updates=updates)
 
 
 def actions(s: State) -> list[Action]:
-    return [watched(s, a) for a in steps.actions(s)]
+    return [watched(s, a) for a in steps.every_action(s)]
 
 
-def same_actions(s: State) -> bool:
-    """Each action has the guards of theory ``order``, and its updates of every variable of that theory."""
-    pairs = list(zip(steps.actions(s), actions(s), strict=True))
-    point = {d: z3.FreshConst(d) for v in vocabulary.vars.values() for d in v.dom}
+def same_actions(base: Sequence[Action], mine: Sequence[Action], variables: Mapping[str, Var]) -> bool:
+    """Each of ``mine`` has the guards of ``base``, and its updates of all ``variables``."""
+    point = {d: z3.FreshConst(d) for v in variables.values() for d in v.dom}
 
     def value(a: Action, name: str) -> Expr:
-        return a.updates[name](*(point[d] for d in vocabulary.vars[name].dom))
+        return a.updates[name](*(point[d] for d in variables[name].dom))
 
     return all(
         a.name == b.name
         and list(a.guards) == list(b.guards)
         and all(g.eq(b.guards[n]) for n, g in a.guards.items())
-        and set(b.updates) & set(m.vocabulary.vars) == set(a.updates)
+        and set(b.updates) & set(variables) == set(a.updates)
         and all(z3.eq(z3.simplify(value(a, n)), z3.simplify(value(b, n))) for n in a.updates)
-        for a, b in pairs
+        for a, b in zip(base, mine, strict=True)
     )
 
 
 def init(s: State) -> list[Bool]:
-    return [*steps.init(s), z3.Not(s.line()), s.Sbeh() == 0]
+    return [*steps.init(s), z3.Not(s.line()), s.Sbeh() == 0, s.tn() == 0, forall(m.q, s.gen(m.q) == 0)]
 
 
 def facts(s: State) -> list[Bool]:
@@ -94,7 +116,7 @@ def facts(s: State) -> list[Bool]:
         *steps.facts(s),
         members(s, BEHIND, m.q),
         below(s, BEHIND, m.OWN, m.q, (), ()),
-        z3.Implies(forall(m.q, _holder_behind(s, m.q) == 0), s.Sbeh() == 0),
+        z3.Implies(forall(m.q, holder_behind(s, m.q) == 0), s.Sbeh() == 0),
     ]
 
 
