@@ -8,7 +8,7 @@ requests whose steps are in flight may be left out of the count, which the engin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 #: a waiting request: place in scheduling order, id, adapter (0: none)
@@ -24,15 +24,21 @@ class AdapterShare:
         self.head: Waiting | None = None  #: the first that no adapter is left for
         self.overtaken = 0  #: how often it was
         self._whom = ""
+        self._waiting: Callable[[], Iterable[Waiting]] = tuple
 
-    def begin(self, active: Iterable[int], waiting: Iterable[Waiting]) -> None:
-        """A call begins. ``active``: adapters of all running requests; ``waiting``: in scheduling order."""
+    def begin(self, active: Iterable[int], waiting: Callable[[], Iterable[Waiting]]) -> None:
+        """A call begins. ``active``: adapters of all running requests; ``waiting()``: in scheduling order."""
         self.active = {a for a in active if a}
-        full = len(self.active) >= self.most
-        self.head = next((w for w in waiting if w[2] and w[2] not in self.active), None) if full else None
-        if self.head is None or self.head[1] != self._whom:
-            self._whom = self.head[1] if self.head is not None else ""
-            self.overtaken = 0
+        self.head, self._waiting = None, waiting
+        self._look()
+
+    def _look(self) -> None:
+        """At the first that no adapter is left for, once all are taken, be it within the call."""
+        if len(self.active) < self.most:
+            return
+        self.head = next((w for w in self._waiting() if w[2] and w[2] not in self.active), None)
+        if self.head is not None and self.head[1] != self._whom:  # it may find adapters free in between
+            self._whom, self.overtaken = self.head[1], 0
 
     def may(self, key: Any, adapter: int, holds: bool) -> bool:
         """Whether a waiting request of ``adapter`` may be admitted now; ``holds``: it has blocks."""
@@ -44,7 +50,8 @@ class AdapterShare:
 
     def admitted(self, key: Any, adapter: int, runs: bool, holds: bool) -> None:
         """It was given blocks; ``runs``: in this step, else for a load."""
-        if adapter and runs:
+        if adapter and runs and adapter not in self.active:
             self.active.add(adapter)
+            self._look()
         if adapter and not holds and self.head is not None and key > self.head[0]:
             self.overtaken += 1

@@ -101,7 +101,7 @@ class AllocationPart(Engine):
         ready = ("WAITING", "PREEMPTED")
         share.begin(
             map(adapter_of, self.running),
-            (
+            lambda: (
                 (self._sp_key(r), r.request_id, adapter_of(r))
                 for q in queues
                 for r in q
