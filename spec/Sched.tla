@@ -63,6 +63,7 @@ CONSTANTS
   MaxLoras,        \* most adapters at once
   AdapterCount,    \* taken are those of who is scheduled in this "step" | of all that are "running"
   AdapterBound,    \* how often one that waits for an adapter is overtaken (-1: without bound)
+  AdapterWatch,    \* who waits is looked for when admissions "begin" | "always", and not forgotten in between
   (* ---- patience ---- *)
   P,               \* processed steps a refused running request waits before it preempts
   CloseOnWait,     \* such a call admits nobody
@@ -279,7 +280,11 @@ NoSlot(X, r) == Adapter[r] \notin Taken(X) \cup {0} /\ Cardinality(Taken(X)) >= 
 WaitsForSlot(X) ==
   LET W == {r \in Range(X.S.wq) : X.S.st[r] \in {"waiting", "preempted", "held"} /\ NoSlot(X, r)}
       h == IF W = {} THEN 0 ELSE CHOOSE r \in W : \A q \in W : ~Before(X.S, q, r)
-  IN [X EXCEPT !.hd = h, !.S.oh = h, !.S.ot = IF h = X.S.oh THEN @ ELSE 0]
+      kept == h = X.S.oh \/ (h = 0 /\ AdapterWatch = "always")
+  IN [X EXCEPT !.hd = h, !.S.oh = IF kept THEN @ ELSE h, !.S.ot = IF kept THEN @ ELSE 0]
+\* the last adapter may have been taken by r, which was just admitted
+SlotTaken(X, r) == IF AdapterWatch = "always" /\ Adapter[r] # 0
+                   THEN CHOOSE z \in {WaitsForSlot(y) : y \in {X}} : TRUE ELSE X
 Overtakes(X, r) == X.hd # 0 /\ Adapter[r] # 0 /\ X.S.own[r] = 0 /\ Before(X.S, X.hd, r)
 CountOvertaken(X, r) == IF Overtakes(X, r) THEN [X EXCEPT !.S.ot = Min(@ + 1, Max(AdapterBound, 0))] ELSE X
 \* no adapter is left for r, or it has to let one go first that waits for its own
@@ -324,7 +329,7 @@ AdmLoop_(X, seen, NY) ==
      ELSE IF need <= S.free \/ Sure(S, r, isLoad, need)
      THEN LET X1 == CommitEvict(XS, r, isLoad, need)
               X2 == CountOvertaken(X1, r)
-          IN AdmLoop(IF isLoad THEN StartLoad(X2, r) ELSE Admit(X2, r, n, n = n0), seen \cup {r}, NY)
+          IN AdmLoop(IF isLoad THEN StartLoad(X2, r) ELSE SlotTaken(Admit(X2, r, n, n = n0), r), seen \cup {r}, NY)
      ELSE IF E # {}
      THEN LET v == PickVictim(S, E)
           IN AdmLoop([XS EXCEPT !.S = Evict(S, v), !.lat = @ + 1, !.ev = @ \cup {<<v, r>>},

@@ -319,7 +319,12 @@ def WaitsForSlot(c: Constants, x: X) -> X:
     S = x.S
     W = [r for r in S.wq if at(S.st, r) in ("waiting", "preempted", "held") and NoSlot(c, x, r)]
     h = min(W, key=S.ord.index, default=0)
-    return x._replace(hd=h, S=S._replace(oh=h, ot=S.ot if h == S.oh else 0))
+    kept = h == S.oh or (h == 0 and c.AdapterWatch == "always")
+    return x._replace(hd=h, S=S._replace(oh=S.oh if kept else h, ot=S.ot if kept else 0))
+
+
+def SlotTaken(c: Constants, x: X, r: int) -> X:
+    return WaitsForSlot(c, x) if c.AdapterWatch == "always" and at(c.Adapter, r) != 0 else x
 
 
 def Overtakes(c: Constants, x: X, r: int) -> bool:
@@ -395,7 +400,7 @@ def AdmLoop(c: Constants, x: X, NY: Collection[int]) -> X:
             seen.add(r)
         elif need <= S.free or Sure(c, S, r, is_load, need):
             x = CountOvertaken(c, CommitEvict(c, x, r, is_load, need), r)
-            x = StartLoad(c, x, r) if is_load else Admit(c, x, r, n, n == n0)
+            x = StartLoad(c, x, r) if is_load else SlotTaken(c, Admit(c, x, r, n, n == n0), r)
             seen.add(r)
         elif c.Lateral == "least" and x.lat < c.LatCap and Victims(c, S, r):
             v = PickVictim(c, S, Victims(c, S, r))

@@ -98,6 +98,7 @@ class Constants(NamedTuple):
     MaxLoras: int = 1
     AdapterCount: str = "running"
     AdapterBound: int = 1
+    AdapterWatch: str = "always"
     P: int = 1
     CloseOnWait: bool = True
     K: int = 0
@@ -140,6 +141,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "EvictTo": ("waiting", "stuck"),
     "FeasibleRule": ("no", "admission", "computing", "always"),
     "AdapterCount": ("step", "running"),
+    "AdapterWatch": ("begin", "always"),
     "DeferralDeadline": ("no", "anew", "kept"),
     "Promotion": ("scan", "calls", "always"),
     "SessionEvict": ("never", "younger", "any"),

@@ -70,6 +70,8 @@ class Ledger(Snapshots):
         carried = self._started and h.lost == 0 and h.part == self._next_part and h.run == self._run
         self._next_part, self._run = h.part + 1, h.run
         self.config = h.config
+        #: who waits for an adapter, which no record names, may be overtaken by a turnover of all slots
+        self.adapters = "AdapterShare" in h.rules
         self.calls = self.finished = 0
         if carried:
             self._compare(h.state)

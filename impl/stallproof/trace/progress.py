@@ -218,7 +218,8 @@ class Progress:
                 st = self.starving[r] = _Starving(led.path, led.line, rec.step, len(q.blocks))
             st.calls += 1
             st.need = need
-            if not st.told and st.calls >= t.starve_calls and len(st.served) >= t.starve_served:
+            enough = t.starve_served + (led.config.max_num_seqs if led.adapters else 0)
+            if not st.told and st.calls >= t.starve_calls and len(st.served) >= enough:
                 st.told = True
                 self.bad(
                     "NoStarvation",
