@@ -181,7 +181,7 @@ class Hunter:
 
     def _lasting(self, s: Scenario, prop: str) -> bool:
         longer = space.copy(s)
-        longer.steps = s.steps + space.needed(s)
+        longer.steps = s.steps + space.needed(s) + space.silence(s)
         got = self.bench.run(longer)
         self.steps -= got.steps if got else 1
         return got is not None and prop in got.causes

@@ -33,6 +33,8 @@ _OUTSIDE = frozenset(
      "report")
 )  # fmt: skip
 STEPS = 300
+#: steps that a wait may take under a hunt before a class of ours ends it
+DEADLINE = 64
 #: steps of work beyond which a scenario is not tried
 _LONGEST = 2500
 
@@ -304,6 +306,11 @@ def needed(s: Scenario) -> int:
     for n in s.stream:  # those that are ahead of a request
         steps += (n.keep + e.max_num_seqs) * (-(-n.prompt // budget) + 2 * n.max_tokens)
     return 2 * steps + max([0, *(a.step for a in s.at)])
+
+
+def silence(s: Scenario) -> int:
+    """Steps until sessions without a further turn meet their deadlines, one after the other."""
+    return DEADLINE * sum(q.count for q in s.request if q.abandoned)
 
 
 def fits(tokens: int, e: Engine) -> int:

@@ -39,9 +39,11 @@ def _warm(bench: Any) -> None:
 
 def bench_here(scheduler: str) -> Any:
     """A bench on this process's engine, with the harness's settings and a limit of CPU time per case."""
+    from stallproof.hunt.space import DEADLINE
+
     # As the harness: deadlines are in seconds, a step is one; internal errors of a guard must show.
     for name in ("LOAD", "DEFERRAL", "WAIT", "SESSION"):
-        os.environ.setdefault(f"STALLPROOF_{name}_DEADLINE_S", "64")
+        os.environ.setdefault(f"STALLPROOF_{name}_DEADLINE_S", str(DEADLINE))
     os.environ.setdefault("STALLPROOF_STRICT", "1")
     os.environ.pop("STALLPROOF_TRACE", None)
     import vllm
