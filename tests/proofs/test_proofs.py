@@ -90,6 +90,15 @@ SPARE = {
     "expired": "picks between LoadDone and LateReport",
     "head": "first in, first out is a convenience of the queue",
 }
+#: The same of one action only.
+SPARE_THERE = {
+    "Admit.waits": "who runs already asks for nothing; counted once more it would change no statement",
+    "StartLoad.waits": "as above",
+    "StartLoad.slot": "a load runs nothing yet; the engine asks all the same",
+    "Leave.runs": "only who runs leaves; adapters do not become more by it",
+    "Another.lacks": "whoever is taken to be the first that waits, the count begins anew",
+    "Another.new": "as above",
+}
 
 
 def test_every_guard_is_needed_or_listed() -> None:
@@ -98,7 +107,7 @@ def test_every_guard_is_needed_or_listed() -> None:
         if th.name in LARGE:
             continue  # their guards are those of the model; removals that matter are their twins
         spare = unneeded_guards(th, results(th.name))
-        assert {g.split(".")[1] for g in spare} <= set(SPARE), spare
+        assert {g.split(".")[1] for g in set(spare) - set(SPARE_THERE)} <= set(SPARE), spare
 
 
 def test_an_unknown_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
