@@ -119,3 +119,25 @@ def test_budget_shares_are_not_told_where_adapters_are(more: list[str], expected
     for i in range(5):
         hand.call(Alloc("b", [i + 2]), tok={"b": 4}).upd()
     assert rules(hand) == expected
+
+
+def passed_by(newcomers: int, enforced: list[str]) -> Hand:
+    """``old`` is refused in 40 calls while one-token newcomers are served in the last of them; 5 slots."""
+    hand = Hand(pool=4, rules=enforced, max_num_seqs=5).add("old", prompt=16)
+    for i in range(40):
+        if i < 40 - newcomers:
+            hand.call(Refuse("old", 2, "fit")).upd()
+            continue
+        r = f"n{i}"
+        hand.add(r, prompt=2, max_tokens=1)
+        hand.call(Refuse("old", 2, "fit"), Alloc(r, [3]), Admit(r, 0), tok={r: 2})
+        hand.upd(s.Finish(r, "length", 1), Free(r, [3]), out={r: 1})
+    return hand
+
+
+def test_one_that_waits_for_an_adapter_is_passed_by_a_turnover_and_no_more() -> None:
+    """A trace names no adapters: where AdapterShare is in force, all slots may turn over first."""
+    assert "NoStarvation" in rules(passed_by(8, []))
+    assert "NoStarvation" not in rules(passed_by(8, ["AdapterShare"]))
+    assert "NoStarvation" not in rules(passed_by(12, ["AdapterShare"]))
+    assert "NoStarvation" in rules(passed_by(13, ["AdapterShare"]))
