@@ -42,7 +42,7 @@ class Guard(WatchPart):
         class Deferral(dict):
             limit = deadline
 
-        self._sp_deferral = Deferral()
+        self._sp_deferral, self._sp_put_off = Deferral(), set[str]()
         pool = N(get_num_free_blocks=lambda: 3, num_gpu_blocks=9)
         self.kv_cache_manager = N(block_pool=pool, get_blocks=lambda rid: N(blocks=()))
         self.vllm_config = N(
@@ -98,7 +98,7 @@ def test_a_wedge_is_seen(lines) -> None:
     "change",
     [
         lambda g: g._sp_steps.__dict__.update(working=1),
-        lambda g: g._sp_deferral.update(a=1),
+        lambda g: g._sp_put_off.add("a"),
         lambda g: g._sp_gate.update(a=1),
         lambda g: setattr(g, "pause_state", N(name="PAUSED_ALL")),
         lambda g: setattr(g._sp_deferral.__class__, "limit", 0.0),

@@ -49,6 +49,7 @@ class LoadPart(Engine):
         self._sp_load_deadline = Deadlines(
             settings.load_deadline_s if settings.active("LoadDeadline") else 0.0
         )
+        self._sp_put_off: set[str] = set()  #: requests whose connector answered "not yet" last
         self._sp_deferral = Deadlines(
             settings.deferral_deadline_s if settings.active("DeferralDeadline") else 0.0
         )
@@ -170,14 +171,17 @@ class LoadPart(Engine):
         if tokens is None:
             now = self._sp_now()
             self._sp_deferral.begin(rid, now)
+            self._sp_put_off.add(rid)
             if self._sp_deferral.is_over(rid, now):
                 self._sp_fire("DeferralDeadline")
                 if self._sp_act:
+                    self._sp_put_off.discard(rid)
                     self._sp_emit("Expire", rid, "deferral")
                     self._sp_failures[rid] = GIVEN_UP
                     self._sp_async[rid] = False
                     return 0, False
             return answer
+        self._sp_put_off.discard(rid)
         self._sp_async[rid] = bool(is_async and tokens)
         if tokens and self.kv_cache_manager.block_pool.get_num_free_blocks() >= self._sp_capacity():
             self._sp_hook_allocate()  # if it is refused, waiting will not help

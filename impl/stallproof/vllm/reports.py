@@ -233,6 +233,7 @@ class ReportPart(Engine):
         self._sp_completions.forget(rid)
         self._sp_load_over(rid)
         self._sp_deferral.end(rid)
+        self._sp_put_off.discard(rid)
         self._sp_sends.end(rid)
         self._sp_failures.pop(rid, None)
         self._sp_grammars.end(rid)

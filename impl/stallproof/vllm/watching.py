@@ -120,7 +120,7 @@ class WatchPart(Engine):
                 self._sp_steps.working
                 or self._sp_outside_since
                 or len(self._sp_gate)
-                or len(self._sp_deferral)
+                or self._sp_put_off
                 # Without a deadline nobody counts the answers "not yet", so they cannot be told from a wedge.
                 or (self.connector is not None and self._sp_deferral.limit <= 0)
                 or getattr(getattr(self, "pause_state", None), "name", "UNPAUSED") != "UNPAUSED"
