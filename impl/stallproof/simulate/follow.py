@@ -92,7 +92,7 @@ def _config(script: Script) -> Any:
         budget=max(c.max_num_batched_tokens, c.max_num_seqs) or 8192,
         budget_tokens=c.max_num_batched_tokens, chunk_cap=c.chunk_cap, policy=c.policy, depth=c.depth,
         prefix_caching=c.prefix_caching, full_fit=c.full_fit, lookahead=c.lookahead,
-        max_model_len=max(
+        max_model_len=c.max_model_len or max(
             (e.prompt + e.max_tokens for i in script.items for e in i.record.ev if type(e) is T.Add),
             default=1,
         ) + 1,
@@ -129,8 +129,9 @@ class Follower:
         if hasattr(self.sched, "_sp_now"):
             self.sched._sp_now = lambda: self.now
         have, want = config_of(self.sched), header.config
+        unknown = {"slots": -1, "max_model_len": 0}  # of recordings from before these fields
         for f in want.__struct_fields__:
-            if getattr(have, f) != getattr(want, f):
+            if getattr(have, f) != getattr(want, f) and getattr(want, f) != unknown.get(f):
                 raise BadInput(
                     f"the recorded engine has {f} = {getattr(want, f)}, this one {getattr(have, f)}",
                     path=script.path, line=1, remedy="such a recording cannot be followed; report it",
