@@ -3,7 +3,7 @@
 Used by ``hunt`` and ``simulate``. The function must be importable (module level, or a
 :func:`functools.partial` of such a one), cases and results plain data. It is called as
 ``function(case, tick)``; ``tick(*values)`` reports progress from wherever it runs and comes back as
-``on_tick(index, *values)`` in this process, possibly late or (the last ones) not at all. Example, for a
+``on_tick(index, *values)`` in this process, all of them before the result of their case. Example, for a
 verb with ``--jobs N --ray ADDRESS``::
 
     def simulate_one(case: dict, tick: Tick) -> dict: ...
@@ -28,9 +28,11 @@ import contextlib
 import itertools
 import os
 import queue
+import signal
 import socket
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,15 +139,25 @@ def _here(
 # ---------------------------------------------------------------- processes of this machine
 
 _ticks: Any = None
+#: a tick that is not there so long after its case's result will not come
+LAST_TICKS_S = 10.0
 
 
 def _set_ticks(ticks: Any) -> None:
     global _ticks
     _ticks = ticks
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to all: this process just ends, without a word
 
 
 def _in_process(function: Function, i: int, case: Any) -> dict[str, Any]:
-    return _one(function, case, lambda *v: _ticks.put((i, v)))
+    said = 0
+
+    def tick(*values: Any) -> None:
+        nonlocal said
+        said += 1
+        _ticks.put((i, values))
+
+    return {**_one(function, case, tick), "ticks": said}
 
 
 def _processes(
@@ -163,6 +175,7 @@ def _processes(
     pump.start()
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_set_ticks, initargs=(ticks,))
     running: dict[Future[dict[str, Any]], tuple[int, Any]] = {}
+    heard: Counter[int] = Counter()
     try:
         while True:
             for i, case in itertools.islice(numbered, jobs - len(running)):
@@ -170,7 +183,7 @@ def _processes(
             if not running:
                 return
             done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            _tell(said, on_tick)
+            _tell(said, on_tick, heard)
             for future in done:
                 i, case = running[future]
                 try:
@@ -178,6 +191,7 @@ def _processes(
                 except BrokenProcessPool as exc:
                     raise _lost(running.values(), label) from exc
                 del running[future]
+                _tell(said, on_tick, heard, i, answer["ticks"])  # results and ticks come by different pipes
                 yield i, _open(i, answer, label(case))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -192,10 +206,18 @@ def _pump(ticks: Any, said: queue.SimpleQueue[Any]) -> None:
             said.put(item)
 
 
-def _tell(said: queue.SimpleQueue[Any], on_tick: Callable[..., None]) -> None:
+def _tell(
+    said: queue.SimpleQueue[Any],
+    on_tick: Callable[..., None],
+    heard: Counter[int],
+    case: int = 0,
+    owed: int = 0,
+) -> None:
+    """Pass on what was said, and wait for the rest of the ``owed`` ticks of ``case``."""
     with contextlib.suppress(queue.Empty):
         while True:
-            i, values = said.get_nowait()
+            i, values = said.get(timeout=LAST_TICKS_S) if heard[case] < owed else said.get_nowait()
+            heard[i] += 1
             on_tick(i, *values)
 
 
@@ -235,6 +257,7 @@ def _on_ray(
             if not running:
                 return
             done, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
+            # a tick is in the queue before its case ends, so those of what is done are there
             for j, values in ticks.get_nowait_batch(ticks.qsize()):
                 on_tick(j, *values)
             for ref in done:

@@ -27,6 +27,7 @@ def run(
     progress: Callable[[int, int, Result], None] | None = None,
     only: Sequence[str] = (),
     thorough: bool = False,
+    jobs: int = 1,
 ) -> list[Result]:
     """Check every obligation and every guard-removed twin.
 
@@ -38,7 +39,7 @@ def run(
     """
     from stallproof_proofs.runner import run as _run
 
-    return _run(progress, only, thorough)
+    return _run(progress, only, thorough, jobs)
 
 
 def obligations(only: Sequence[str] = ()) -> list[Obligation]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from itertools import groupby
+from typing import Any
 
 import z3
 
+from stallproof import spread
 from stallproof.errors import BadInput
 from stallproof_proofs.hints import Hint, hints
 from stallproof_proofs.registry import theories
@@ -91,10 +95,15 @@ def prove(o: Obligation) -> tuple[Status, str, frozenset[str]]:
     """Query ``o``, with the hypotheses of its hint first."""
     hyps, goal = o.condition()
     hint = hints().get(o.name)
-    if hint and hint.uses and set(hint.uses) <= set(hyps):
-        answer = query(({n: hyps[n] for n in hint.uses}, goal), TIMEOUT_MS // 4)
-        if answer[0] == "proved":
-            return answer
+    if hint and hint.fails_if is not None:
+        uses = set(hint.uses)
+        # facts of the system are only numbered, so a new one shifts them
+        system = {n for n in hyps if n.startswith("system ")}
+        for names in (uses, uses | system) if uses else (uses,):
+            if names <= set(hyps):
+                answer = query(({n: h for n, h in hyps.items() if n in names}, goal), TIMEOUT_MS // 4)
+                if answer[0] == "proved":
+                    return answer
     return query((hyps, goal))
 
 
@@ -145,10 +154,27 @@ def check(o: Obligation, thorough: bool = False) -> Result:
     )
 
 
+#: obligations of one theory that a process gets at a time
+BATCH = 64
+
+
+@cache
+def _of_theory(name: str) -> dict[str, Obligation]:
+    return {o.name: o for o in select([name])}
+
+
+def _batch(case: dict[str, Any], tick: Callable[..., None]) -> None:
+    """A case of :mod:`stallproof.spread`: results go back as ticks, so that progress is seen."""
+    mine = _of_theory(case["theory"])
+    for i, name in case["items"]:
+        tick(i, vars(check(mine[name], case["thorough"])))
+
+
 def run(
     progress: Callable[[int, int, Result], None] | None = None,
     only: Sequence[str] = (),
     thorough: bool = False,
+    jobs: int = 1,
 ) -> list[Result]:
     """See :func:`stallproof_proofs.run`."""
     todo = select(only)
@@ -156,9 +182,24 @@ def run(
     if len(set(names)) != len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise AssertionError(f"names of obligations are not unique: {twice}")
-    results = []
-    for i, o in enumerate(todo, 1):
-        results.append(check(o, thorough))
+    cases: list[dict[str, Any]] = []
+    for theory, group in groupby(enumerate(todo), key=lambda item: item[1].theory):
+        items = [(i, o.name) for i, o in group]
+        cases += [
+            {"theory": theory, "items": items[k : k + BATCH], "thorough": thorough}
+            for k in range(0, len(items), BATCH)
+        ]
+    found: dict[int, Result] = {}
+
+    def done(_: int, i: int, fields: dict[str, Any]) -> None:
+        found[i] = Result(**fields)
         if progress:
-            progress(i, len(todo), results[-1])
-    return results
+            progress(len(found), len(todo), found[i])
+
+    spread.run(
+        _batch, cases, spread.Where(jobs=min(jobs, len(cases))), on_tick=done, label=lambda c: c["theory"]
+    )
+    missing = [o.name for i, o in enumerate(todo) if i not in found]
+    if missing:  # a proof that did not run must not look like one
+        raise BadInput(f"{len(missing)} obligations gave no result, {missing[0]} first", remedy="report this")
+    return [found[i] for i in range(len(todo))]

@@ -250,6 +250,7 @@ class Inductive:
                 variants=tuple(Variant(f"-{n}", partial(_cond, known, goal, n), n) for n in order),
             )
         actions = {a.name: a for a in self.system.actions(s)}
+        goals = {n: self.goals(s, a.post(s), a) for n, a in actions.items()}
         for act in actions.values():
             hyps = {**known, **{f"guard {n}": g for n, g in act.guards.items()}}
             yield Obligation(
@@ -261,9 +262,9 @@ class Inductive:
                 note="the action can be taken",
             )
             yield from self._footprints(s, hyps, act)
-            yield from self._steps(s, hyps, inv, act)
+            yield from self._steps(s, hyps, inv, act, goals[act.name])
         for t in self.twins:
-            yield self._twin(s, known, actions[t.action], t)
+            yield self._twin(s, known, actions[t.action], t, goals[t.action])
 
     def goals(self, s: State, post: State, act: Action) -> dict[str, Bool]:
         extra = self.action_statements(s, post, act) if self.action_statements else {}
@@ -288,10 +289,14 @@ class Inductive:
             )
 
     def _steps(
-        self, s: State, hyps: Mapping[str, Bool], inv: Mapping[str, Bool], act: Action
+        self,
+        s: State,
+        hyps: Mapping[str, Bool],
+        inv: Mapping[str, Bool],
+        act: Action,
+        goals: Mapping[str, Bool],
     ) -> Iterator[Obligation]:
         """One obligation per conjunct that ``act`` can touch."""
-        goals = self.goals(s, act.post(s), act)
         cache: dict[tuple[str, str], dict[str, Bool]] = {}
 
         def changed(how: str, var: str) -> dict[str, Bool]:
@@ -322,12 +327,14 @@ class Inductive:
                 note=act.source,
             )
 
-    def _twin(self, s: State, known: Mapping[str, Bool], act: Action, t: Twin) -> Obligation:
+    def _twin(
+        self, s: State, known: Mapping[str, Bool], act: Action, t: Twin, goals: Mapping[str, Bool]
+    ) -> Obligation:
         def cond() -> Condition:
             a = t.mutate(s, act) if t.mutate else act
             guards = a.guards if t.mutate else without(a.guards, t.guard)
             hyps = {**known, **{f"guard {n}": g for n, g in guards.items()}}
-            return hyps, self.goals(s, a.post(s), a)[t.conjunct]
+            return hyps, (self.goals(s, a.post(s), a) if t.mutate else goals)[t.conjunct]
 
         if not t.mutate and t.guard not in act.guards:
             raise KeyError(f"{act.name} has no guard {t.guard}")

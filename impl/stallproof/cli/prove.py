@@ -7,6 +7,7 @@ Exit codes: 0 every obligation is proved and every twin refuted; 1 one is not, o
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -146,6 +147,10 @@ def _renew(only: tuple[str, ...], again: bool) -> None:
     help="For developers: find what each proof uses and what breaks it, where no record is complete "
     "(everywhere with --thorough). Written while it goes on; Ctrl-C loses nothing.",
 )
+@click.option(
+    "--jobs", type=click.IntRange(1), default=lambda: os.cpu_count() or 1, show_default="all cores",
+    metavar="N", help="Processes that share the work.",
+)  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="One line per check.")
 def command(
     as_json: bool,
@@ -157,6 +162,7 @@ def command(
     differential: int | None,
     seed: int,
     renew_hints: bool,
+    jobs: int,
     verbose: bool,
 ) -> None:
     """Run the Z3 proofs, each with its guard-removed twins.
@@ -202,7 +208,7 @@ def command(
             step[0] = now
             click.echo(f"{done}/{total} {r.theory}", err=True)
 
-    results = proofs.run(progress, only, thorough)
+    results = proofs.run(progress, only, thorough, jobs)
     seconds = time.perf_counter() - began
     if as_json:
         click.echo(
