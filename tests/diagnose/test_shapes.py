@@ -72,6 +72,7 @@ SHAPES: list[tuple[str, list[str], str, int, str]] = [
      UNK, 2, ""),
     # self-pre-emption
     ("self pre-emption", [stats(10, 14, 1, 0, 98.0), stats(20, 3, 0, 1, 0.0), stats(30, 0, 0, 1, 0.0)], STALL, 1, "self_preempt"),
+    ("finished, and two newcomers wait", [stats(10, 14, 1, 0, 98.0), stats(20, 3, 0, 2, 0.0), stats(30, 0, 0, 2, 0.0)], UNK, 2, ""),
     ("finished, next one waits for a long step", [stats(10, 14, 1, 3, 98.0), stats(20, 3, 0, 2, 0.0), stats(30, 0, 0, 2, 0.0)], UNK, 2, ""),
     ("pre-empting without tokens", [BUSY, stats(20, 0, 9, 2, 99, preempt=4), stats(30, 0, 9, 2, 99, preempt=5)], STALL, 1, "livelock"),
     (

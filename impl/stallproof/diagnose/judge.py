@@ -163,7 +163,10 @@ def _nothing_runs(
                 "self_preempt", "kv-high-then-zero",
                 [ev(a, tell(a)), ev(b, tell(b) + ": KV fell to nothing and the request went back to waiting")] + base[-1:],
                 eng, confidence="high", onset=(a.t, b.t), certain=closed is None,
-                rivals=[("the client gave up at that moment", "an 'Aborted request' line; Waiting would be 0")],
+                rivals=[
+                    ("the client gave up at that moment", "an 'Aborted request' line; Waiting would be 0"),
+                    ("it finished, and a newcomer that can never fit waits", "the prompt of what waits against the pool"),
+                ],
             ),
         )  # fmt: skip
     done = _completed(q, eng)

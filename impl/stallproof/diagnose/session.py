@@ -484,14 +484,17 @@ class Instance:
 
 
 def _self_preempted(prev: Stats | None, s: Stats) -> bool:
-    """KV usage fell from high to nothing, and what ran waits again: a finished request would not wait."""
+    """KV usage fell from high to nothing, and what ran alone waits again: a finished request would not wait.
+
+    More that wait than ran: some are newcomers, so all may be.
+    """
     return (
         prev is not None
         and s.running == 0
-        and s.waiting > prev.waiting >= 0
+        and prev.running == 1
+        and s.waiting == prev.waiting + 1 >= 1
         and s.kv <= 1.0
         and not s.deferred
-        and prev.running > 0
         and prev.kv >= 30.0
         and (prev.kv >= 70.0 or not prev.zero)
     )
