@@ -17,7 +17,7 @@ T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 
 COMPARED = (
     ("scheduled_tokens", "scheduled tokens"), ("ttft_p50_s", "first token p50"),
     ("ttft_p95_s", "first token p95"), ("ttft_p99_s", "first token p99"),
-    ("itl_p50_s", "inter-token p50"), ("itl_p99_s", "inter-token p99"),
+    ("itl_mean_s", "inter-token mean"), ("itl_p50_s", "inter-token p50"), ("itl_p99_s", "inter-token p99"),
     ("longest_request_wait_s", "longest wait"), ("virtual_s", "end of the run"),
 )  # fmt: skip
 
@@ -37,7 +37,7 @@ def ratio(pairs: Pairs, key: str) -> tuple[float, float, float] | None:
     logs = [
         math.log(p["stallproof"][key] / p["stock"][key])
         for p in pairs
-        if p["stock"][key] and p["stallproof"][key]
+        if p["stock"].get(key) and p["stallproof"].get(key)
     ]
     if len(logs) < 2:
         return None

@@ -18,6 +18,7 @@ ROWS = (
     ("completed", "completed", "{:,.0f}"), ("stranded", "stranded", "{:,.0f}"),
     ("rejected", "rejected with error", "{:,.0f}"), ("ttft_p50_s", "first token p50 (s)", "{:.3f}"),
     ("ttft_p95_s", "first token p95 (s)", "{:.3f}"), ("ttft_p99_s", "first token p99 (s)", "{:.3f}"),
+    ("itl_mean_s", "inter-token time, mean (s)", "{:.4f}"),
     ("itl_p50_s", "inter-token time p50 (s)", "{:.4f}"), ("itl_p95_s", "inter-token time p95 (s)", "{:.4f}"),
     ("itl_p99_s", "inter-token time p99 (s)", "{:.4f}"), ("goodput_rps", "goodput (requests/s)", "{:.3f}"),
     ("preemptions", "preemptions", "{:,.0f}"), ("evictions", "evictions", "{:,.0f}"),

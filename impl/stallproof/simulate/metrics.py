@@ -95,6 +95,7 @@ class RunLog:
             "goodput_rps": good / self.virtual if self.virtual else 0.0,
         }
         for name, values in (("ttft", ttft), ("itl", self.gaps)):
+            out[f"{name}_mean_s"] = sum(values) / len(values) if values else math.nan
             for q in (50, 95, 99):
                 out[f"{name}_p{q}_s"] = percentile(values, q)
         out |= {
@@ -124,8 +125,8 @@ class RunLog:
 
 #: Figures where smaller is better; the rest of the compared ones are better when larger.
 COMPARED = (
-    "completed", "goodput_rps", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "itl_p50_s", "itl_p95_s",
-    "itl_p99_s", "preemptions", "scheduled_tokens", "recomputed_tokens", "virtual_s",
+    "completed", "goodput_rps", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "itl_mean_s", "itl_p50_s",
+    "itl_p95_s", "itl_p99_s", "preemptions", "scheduled_tokens", "recomputed_tokens", "virtual_s",
 )  # fmt: skip
 
 
