@@ -58,8 +58,8 @@ def ran(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
         cases.append(case)
         slow = 1.01 if case["plan"]["scheduler"] == "stallproof" else 1.0
         keys = (
-            "scheduled_tokens", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "itl_mean_s", "itl_p50_s", "itl_p99_s",
-            "longest_request_wait_s", "virtual_s", "goodput_rps",
+            "scheduled_tokens", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "itl_mean_s", "itl_p50_s",
+            "itl_p99_s", "longest_request_wait_s", "virtual_s", "goodput_rps",
         )  # fmt: skip
         counts = ("stranded", "preemptions", "recomputed_tokens", "evictions")
         summary = dict.fromkeys(keys, slow) | dict.fromkeys(counts, 0)
