@@ -127,6 +127,10 @@ def _cells() -> Iterator[Cell]:
         for name in (AZURE, (*MOONCAKE[:2], pd_share)):
             store = PD if name[0] == "mooncake" else NONE
             yield Cell("patience", new, *name, tight, store, options=(("STALLPROOF_PATIENCE", p),))
+    for old in ("0.23.0", "0.28.0"):
+        yield Cell(
+            "patience", old, *AZURE[:2], 0.3, tight, PD_LOOKUP, options=(("STALLPROOF_PATIENCE", "0"),)
+        )
     for pool in (tight, 3.0):
         yield Cell("hour", new, *MOONCAKE, pool, length=3600.0)
 
