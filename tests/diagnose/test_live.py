@@ -60,7 +60,7 @@ class Serve:
             [str(engine.python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--skip-tokenizer-init",
              "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager",
              "--max-model-len", str(max_len), "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS),
-             "--max-num-seqs", "16", "--max-num-batched-tokens", "2048", "--dtype", "float32", *extra],
+             "--max-num-seqs", "16", "--max-num-batched-tokens", "2048", *extra],
             env=engine.env(env | _path(engine)), stdout=self.out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + 400

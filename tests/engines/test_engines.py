@@ -240,6 +240,18 @@ def test_the_shim_registers_the_plug_ins_of_an_installed_wheel(own_cache: Path) 
         assert callable(getattr(importlib.import_module(module), name))
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("version", engines.CI)
+def test_sources_over_another_build_leave_its_packed_product_alone(version: str) -> None:
+    code = (
+        "from vllm.plugins import load_general_plugins as load; load();"
+        "from vllm.model_executor.layers import utils; print(utils.check_cpu_sgl_kernel.__module__)"
+    )
+    said = engines.get(version).run(["-c", code], capture_output=True, text=True).stdout.split()[-1]
+    own = version == engines.BASE
+    assert said == ("vllm.model_executor.layers.utils" if own else "stallproof.harness.cpu_gemm")
+
+
 def test_list_counts_the_environment_of_the_full_release(own_cache: Path) -> None:
     base = install.base_folder()
     (base / "bin").mkdir(parents=True)

@@ -70,7 +70,8 @@ def get(version: str) -> Engine:
     check(version)
     if not is_up(version):
         raise BadInput(f"vLLM {version} is not installed", remedy=f"stallproof engines up {version}")
-    return Engine(version, base_python(), (overlay_folder(version), shim()))
+    foreign = {} if version == BASE else {"STALLPROOF_OVERLAY": "1"}
+    return Engine(version, base_python(), (overlay_folder(version), shim()), foreign)
 
 
 def installed() -> list[cache.Manifest]:

@@ -277,6 +277,7 @@ def _extract(archive: Path, version: str, folder: Path) -> None:
 _PLUGINS = """[vllm.general_plugins]
 stallproof = stallproof.vllm.plugin:register
 stallproof_cpu_async = stallproof.harness.cpu_async:register
+stallproof_cpu_gemm = stallproof.harness.cpu_gemm:register
 stallproof_sanitizer = stallproof.kernels.engine:plugin
 """
 
