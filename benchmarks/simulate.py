@@ -4,10 +4,14 @@
                                   [--first N] [--cells N] [--jobs N] [--ray ADDRESS] [--out DIR]
                                   [--no-run] [--no-page]
 
+                                  [--archive FILE]
+
 Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
 another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
 per run in ``out/simulate``, named by what determines them (plan, release, the code of simulator and
-scheduler class), so an interrupted bench goes on where it was. The order is that of the cells, so a bench
+scheduler class), so an interrupted bench goes on where it was. Those behind the pages are kept in
+``benchmarks/results/simulate.jsonl.gz`` as well: a bench in a fresh clone runs what is not there, and
+``--no-run`` makes the same pages. The order is that of the cells, so a bench
 that is stopped has the most informative ones. Pages: ``docs/simulate-results.md`` and
 ``docs/img/simulate-*.svg``, from whatever results there are; the page says what ran.
 """
@@ -15,6 +19,7 @@ that is stopped has the most informative ones. Pages: ``docs/simulate-results.md
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import math
@@ -29,7 +34,7 @@ from typing import Any
 import msgspec
 
 from stallproof import spread
-from stallproof.errors import StallproofError
+from stallproof.errors import BadInput, StallproofError
 from stallproof.simulate import workload
 from stallproof.simulate.plan import Plan, Store, Work
 from stallproof.simulate.spawn import close_kept, run_case
@@ -39,9 +44,12 @@ import simulate_report
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+ARCHIVE = ROOT / "benchmarks" / "results" / "simulate.jsonl.gz"
 #: code on which a result depends: the simulator for both schedulers, the class for ours
 SIMULATOR = ("simulate/engine.py", "simulate/worker.py", "simulate/connector.py", "simulate/workload.py")
 SCHEDULERS = ("stock", "stallproof")
+#: of a result, what the archive keeps; the plan follows from cell and seed
+KEPT = ("cell", "seed", "scheduler", "vllm", "code", "summary")
 #: Stated device coefficients: the scale of a 70B model on a few accelerators. Not a claim about any device.
 DEVICE = "base=0.04,per_prefill_token=0.00008,per_decode_token=0.0002"
 MOONCAKE = ("mooncake", "mooncake/conversation_trace.jsonl", 0.16)
@@ -184,6 +192,41 @@ def key(version: str, plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+@cache
+def archived(archive: Path) -> dict[str, dict[str, Any]]:
+    """Results of earlier benches by :func:`key`."""
+    if not archive.exists():
+        return {}
+    try:
+        lines = gzip.decompress(archive.read_bytes()).splitlines()
+        return {kept["key"]: kept for kept in map(json.loads, lines)}
+    except (OSError, EOFError, ValueError, KeyError) as exc:
+        raise BadInput(
+            f"no archive of results: {exc}", path=archive, remedy="git checkout it, or --archive FILE"
+        ) from None
+
+
+def result_of(name: str, a: argparse.Namespace) -> dict[str, Any] | None:
+    """The result called ``name``, from this bench or the archive."""
+    path = a.out / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else archived(a.archive).get(name)
+
+
+def archive(cells: list[Cell], a: argparse.Namespace) -> None:
+    """Keep what the pages are made of; results of other code are dropped."""
+    kept = {}
+    for cell in cells:
+        for seed in range(a.seeds):
+            for scheduler in SCHEDULERS:
+                name = key(cell.version, plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60))
+                if (one := result_of(name, a)) is not None:
+                    kept[name] = {"key": name, **{k: one[k] for k in KEPT}}
+    lines = [json.dumps(kept[name], sort_keys=True) + "\n" for name in sorted(kept)]
+    a.archive.parent.mkdir(parents=True, exist_ok=True)
+    a.archive.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    archived.cache_clear()
+
+
 def run(cells: list[Cell], a: argparse.Namespace) -> None:
     """Run what has no result yet; each result is written as it comes."""
     todo = []
@@ -191,8 +234,9 @@ def run(cells: list[Cell], a: argparse.Namespace) -> None:
         for seed in range(min(a.seeds, a.first or a.seeds)):  # the plan of a seed depends on --seeds alone
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
-                target = a.out / f"{key(cell.version, plan)}.json"
-                if not target.exists():
+                name = key(cell.version, plan)
+                target = a.out / f"{name}.json"
+                if result_of(name, a) is None:
                     todo.append((cell, seed, plan, target))
     print(f"{len(todo)} runs to do", flush=True)
     begin = time.monotonic()
@@ -229,9 +273,8 @@ def results(cells: list[Cell], a: argparse.Namespace) -> dict[Cell, list[dict[st
             pair = {}
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
-                path = a.out / f"{key(cell.version, plan)}.json"
-                if path.exists():
-                    pair[scheduler] = json.loads(path.read_text())["summary"]
+                if (one := result_of(key(cell.version, plan), a)) is not None:
+                    pair[scheduler] = one["summary"]
             if len(pair) == len(SCHEDULERS):
                 out.setdefault(cell, []).append(pair)
     return out
@@ -257,6 +300,7 @@ def arguments(args: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-run", action="store_true", help="pages from the results that there are")
     parser.add_argument("--no-page", action="store_true", help="tables only; what is under docs/ stays")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "simulate", help="where results are kept")
+    parser.add_argument("--archive", type=Path, default=ARCHIVE, help="results behind the pages")
     return parser.parse_args(args)
 
 
@@ -280,11 +324,16 @@ def main(args: list[str] | None = None) -> int:
     except StallproofError as exc:
         print(exc, file=sys.stderr)
         return int(exc.code)
-    found = results(cells, a)
+    try:
+        found = results(cells, a)
+    except StallproofError as exc:
+        print(exc, file=sys.stderr)
+        return int(exc.code)
     planned = dict.fromkeys(cells, a.seeds)
     text = simulate_report.tables(found, planned, a.minutes)
     print(text)
     if not a.quick and not a.no_page:
+        archive(cells, a)
         (DOCS / "simulate-results.md").write_text(simulate_report.page(text, found, planned, a, DEVICE))
         for name, picture in simulate_report.pictures(found):
             (DOCS / "img" / name).write_text(picture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -76,7 +77,8 @@ def ran(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
 
 
 def args(traces: Path, tmp_path: Path, *more: str) -> list[str]:
-    return ["--traces", str(traces), "--out", str(tmp_path / "out"), *more]
+    archive = tmp_path / "kept" / "results.jsonl.gz"
+    return ["--traces", str(traces), "--out", str(tmp_path / "out"), "--archive", str(archive), *more]
 
 
 def seeds(cases: list[dict[str, Any]]) -> Counter[int]:
@@ -100,6 +102,25 @@ def test_the_first_seeds_are_those_of_the_whole_plan(
     assert bench.main(args(traces, tmp_path, *more, "--no-run")) == 0
     assert not ran
     assert "4 of 4" in (tmp_path / "simulate-results.md").read_text()
+
+
+def test_the_archive_makes_the_same_page(
+    bench: ModuleType, ran: list[dict[str, Any]], traces: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    more = args(traces, tmp_path, "--only", "pd", "--seeds", "2", "--minutes", "1")
+    assert bench.main(more) == 0
+    page = (tmp_path / "simulate-results.md").read_text()
+    shutil.rmtree(tmp_path / "out")
+    ran.clear()
+    assert bench.main(more) == 0
+    assert not ran, "what is in the archive does not run again"
+    assert (tmp_path / "simulate-results.md").read_text() == page
+    archive = tmp_path / "kept" / "results.jsonl.gz"
+    archive.write_bytes(archive.read_bytes()[:-20])
+    bench.archived.cache_clear()
+    assert bench.main(more) == 2
+    assert "results.jsonl.gz: no archive of results" in capsys.readouterr().err
 
 
 def test_every_cell_can_be_planned(bench: ModuleType, traces: Path, tmp_path: Path) -> None:
