@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +90,35 @@ def test_a_tick_is_there_before_the_results() -> None:
     ticks: list[tuple] = []
     spread.run(square, [3], HERE, on_tick=lambda *a: ticks.append(a))
     assert ticks == [(0, "half", 3)]
+
+
+def waits(case: str, tick: spread.Tick) -> None:
+    Path(case).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_who_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    files = [tmp_path / "a", tmp_path / "b"]
+    code = (
+        "from tests.test_spread import spread, waits, TWO\n"
+        "if __name__ == '__main__':\n"
+        f"    spread.run(waits, {[str(f) for f in files]}, TWO)\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(code)
+    root = Path(__file__).resolve().parents[1]
+    proc = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)})
+    until(lambda: all(f.exists() and f.read_text() for f in files))
+    proc.kill()
+    proc.wait()
+    until(lambda: not any(Path(f"/proc/{f.read_text()}").exists() for f in files))
+
+
+def until(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
 
 
 def test_a_process_that_dies_is_an_error_that_names_the_case() -> None:

@@ -147,6 +147,16 @@ def _set_ticks(ticks: Any) -> None:
     global _ticks
     _ticks = ticks
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to all: this process just ends, without a word
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed does not stop its pool; nobody would read what comes of it."""
+    import multiprocessing
+
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _in_process(function: Function, i: int, case: Any) -> dict[str, Any]:
