@@ -87,6 +87,9 @@ CONSTANTS
   Sessions,        \* requests that idle after one token, holding blocks, until input comes
   InputEarly,      \* input for a session that still runs queues it a second time
   SessionEvict,    \* idle sessions as victims: "never" | "younger" | "any"
+  TalkOn,          \* sessions without a last turn: each begins where the last one did, so no length ends them
+  TurnsYield,      \* the next turn of one that passed an older request before: "no" | lets it ask first, "once"
+                   \* | has not come ("kept") until somebody else is the oldest that waits
   Pauses,          \* how often the engine may be paused
   (* ---- environment ---- *)
   Eos,             \* any token may be the last one
@@ -154,6 +157,7 @@ Evict(S, v) ==
 Finish(S, r) ==
   LET S1 == Release(S, r)
   IN [S1 EXCEPT !.st[r] = "finished", !.comp[r] = 0, !.gate[r] = 0, !.due[r] = "no",
+                !.turns = @ \ {r}, !.passed = [q \in Reqs |-> IF r \in {q, @[q]} THEN 0 ELSE @[q]],
                 !.run = RemoveQ(@, r), !.wq = RemoveQ(@, r)]
 
 \* r computes what it would load: its connector is asked no more
@@ -190,8 +194,8 @@ CommitEvict_(X, r, isLoad, need) ==
 
 (* ------------------------------------------------- one scheduling call *)
 \* X: the call so far. S state; all/out the step being built; budget; pre = {<<victim, target, gain>>};
-\* hd: the first that waits for an adapter; ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
-X0(S) == [S |-> S, all |-> {}, out |-> {}, budget |-> Budget, pre |-> {}, ev |-> {}, ref |-> {}, cls |-> {},
+\* hd: the first that waits for an adapter; yld: sessions whose turn lets older requests ask first; ev = {<<victim, target>>}; ref refused; cls refused so that the door closes; giv non-holders given blocks; def deferred; asked; ld loads started
+X0(S) == [S |-> [S EXCEPT !.turns = {}], yld |-> S.turns, all |-> {}, out |-> {}, budget |-> Budget, pre |-> {}, ev |-> {}, ref |-> {}, cls |-> {},
           giv |-> {}, def |-> {}, asked |-> {}, ld |-> {}, lat |-> 0, pin |-> 0, hd |-> 0,
           wait |-> FALSE, patient |-> FALSE]
 
@@ -254,7 +258,7 @@ PromoteAll(S, R) == IF R = {} THEN S
 
 NextCand(X, seen) ==
   LET c == SelectSeq(X.S.wq, LAMBDA x : x \notin seen)
-      h == SelectSeq(c, LAMBDA x : X.S.own[x] > 0)
+      h == SelectSeq(c, LAMBDA x : X.S.own[x] > 0 /\ x \notin X.yld)
   IN IF X.pin # 0 THEN X.pin
      ELSE IF c = <<>> THEN 0
      ELSE IF Scan = "holders" /\ h # <<>> THEN Head(h) ELSE Head(c)
@@ -270,7 +274,7 @@ Seats(S, r) == Len(S.run) + (IF CountParked
             + (IF CountIdle THEN Cardinality({q \in Range(S.wq) : S.st[q] = "idle"}) ELSE 0)
 \* the door is closed to a non-holder by somebody ahead of it
 Shut(X, r) ==
-  /\ X.S.own[r] = 0
+  /\ X.S.own[r] = 0 \/ r \in X.yld
   /\ \/ Refusal = "closes" /\ \E q \in X.cls : Before(X.S, q, r)
      \/ NotYetCloses /\ \E q \in X.def : Before(X.S, q, r)
 
@@ -381,13 +385,15 @@ Drain(S) == IF S.dfq # <<>> /\ Head(S.dfq)[1] <= 0
             THEN Drain([S EXCEPT !.free = @ + Head(S.dfq)[2], !.dfq = Tail(@)])
             ELSE S
 Idle(S, r) == [S EXCEPT !.st[r] = "idle", !.run = RemoveQ(@, r), !.wq = InsOrd(S, RemoveQ(@, r), r)]
+TurnOver(S, r) == [S EXCEPT !.tok[r] = Prompt[r] + 1, !.comp[r] = Min(@, Prompt[r]), !.inp[r] = FALSE]
 RECURSIVE Deliver(_, _, _)
 Deliver(S, R, E) ==
   IF R = {} THEN S
   ELSE LET r  == CHOOSE x \in R : \A y \in R : x <= y
            S2 == [S EXCEPT !.tok[r] = @ + 1]
            S1 == IF S.st[r] \in {"finished", "zombie"} THEN S
-                 ELSE IF S2.tok[r] >= Total[r] \/ r \in E THEN Finish(S2, r)
+                 ELSE IF r \in E \/ (S2.tok[r] >= Total[r] /\ r \notin TalkOn) THEN Finish(S2, r)
+                 ELSE IF S2.tok[r] >= Total[r] THEN TurnOver(Idle(S2, r), r)
                  ELSE IF S2.tok[r] >= Limit(S2, r) THEN Idle(S2, r)
                  ELSE S2
        IN Deliver(S1, R \ {r}, E)
@@ -410,7 +416,7 @@ Init ==
           fl |-> [r \in Reqs |-> IF Ext[r] > 0 THEN Fails ELSE 0],
           due |-> [r \in Reqs |-> "no"],
           run |-> <<>>, wq |-> q, ord |-> IF Fcfs THEN q \o l ELSE [r \in Reqs |-> r],
-          oh |-> 0, ot |-> 0, infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
+          oh |-> 0, ot |-> 0, turns |-> {}, passed |-> [r \in Reqs |-> 0], infl |-> <<>>, dfq |-> <<>>, free |-> B, pat |-> 0, pw |-> FALSE, paused |-> FALSE, pz |-> Pauses, bad |-> FALSE]
 
 Schedule == /\ Len(s.infl) < D
             /\ \E NY \in SUBSET CanDefer(s) : s' = SchedR(s, NY)
@@ -445,12 +451,21 @@ GrammarReady(r) == /\ s.st[r] = "blocked"
                    /\ \/ s' = [s EXCEPT !.st[r] = "waiting"]
                       \/ GrammarFails = "wakes" /\ s' = Finish(s, r)
                       \/ GrammarFails = "lost" /\ s' = [s EXCEPT !.st[r] = "stuck"]
-\* each turn of a session is an arrival
+\* the oldest ahead of r that waits and holds nothing: r, which holds blocks, passes it
+Older(S, r) ==
+  LET W == {q \in Range(S.wq) : S.st[q] \in {"waiting", "preempted"} /\ Before(S, q, r)}
+  IN IF W = {} THEN 0 ELSE CHOOSE q \in W : \A x \in W : ~Before(S, x, q)
+\* each turn of a session is an arrival, but one that holds blocks goes on ahead of older requests
 Input(r) == \/ /\ s.st[r] = "idle"
-               /\ LET S1 == [s EXCEPT !.ord = IF Fcfs THEN Append(RemoveQ(@, r), r) ELSE @]
-                  IN s' = [S1 EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
-                                     !.wq = InsOrd(S1, RemoveQ(@, r), r),
-                                     !.inp[r] = TRUE, !.noload[r] = TRUE]
+               /\ \E S1 \in {[s EXCEPT !.ord = IF Fcfs THEN Append(RemoveQ(@, r), r) ELSE @]} :
+                  \E older \in {IF TurnsYield # "no" /\ s.own[r] > 0 THEN Older(S1, r) ELSE 0} :
+                  LET again == older # 0 /\ s.passed[r] = older
+                  IN /\ ~(again /\ TurnsYield = "kept")
+                     /\ s' = [S1 EXCEPT !.st[r] = IF s.own[r] > 0 THEN "held" ELSE "waiting",
+                                        !.wq = InsOrd(S1, RemoveQ(@, r), r),
+                                        !.turns = IF again THEN @ \cup {r} ELSE @,
+                                        !.passed[r] = IF older # 0 THEN older ELSE @,
+                                        !.inp[r] = TRUE, !.noload[r] = TRUE]
             \/ /\ InputEarly /\ r \in Sessions /\ ~s.inp[r] /\ s.st[r] = "running"
                /\ s' = [s EXCEPT !.wq = Append(@, r), !.inp[r] = TRUE]
 Pause == s.pz > 0 /\ ~s.paused /\ s' = [s EXCEPT !.paused = TRUE, !.pz = @ - 1]

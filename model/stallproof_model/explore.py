@@ -173,9 +173,9 @@ def lasso(g: Graph, want_cycle: bool = True) -> Lasso | None:
     if best is None:
         return None
     cs = set(best)
-    arrives = any(a == "Arrive" and j in cs for i in best for a, _, j in g.edges[i])
+    arrives = any(a in ("Arrive", "Input") and j in cs for i in best for a, _, j in g.edges[i])
     kind = "starvation" if arrives else "wedge" if len(best) == 1 else "livelock"
-    prop = "NoStarvation" if c.Recycle else "Termination"
+    prop = "NoStarvation" if c.Recycle | c.TalkOn else "Termination"
     start = min(best)
     cycle = _cycle(g, start, cs, fair) if want_cycle and len(best) > 1 else []
     return Lasso(kind, prop, path(g, start), cycle)

@@ -23,6 +23,7 @@ _NATIVE: dict[str, Any] = {
     "P": 0,
     "CloseOnWait": False,
     "Promotion": "scan",
+    "TurnsYield": "no",
 }
 
 RULESETS: dict[str, dict[str, Any]] = {

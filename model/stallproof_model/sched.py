@@ -33,6 +33,7 @@ class X(NamedTuple):
     lat: int = 0
     pin: int = 0
     hd: int = 0
+    yld: frozenset[int] = frozenset()
     wait: bool = False
     patient: bool = False
 
@@ -117,6 +118,8 @@ def Evict(c: Constants, S: State, v: int) -> State:
 def Finish(c: Constants, S: State, r: int) -> State:
     S = Release(c, S, r)
     return S._replace(
+        turns=S.turns - {r},
+        passed=tuple(0 if r in (q, p) else p for q, p in enumerate(S.passed, 1)),
         st=put(S.st, r, "finished"),
         comp=put(S.comp, r, 0),
         gate=put(S.gate, r, 0),
@@ -181,7 +184,7 @@ def CommitEvict(c: Constants, x: X, r: int, is_load: bool, need: int) -> X:
 
 
 def X0(c: Constants, S: State) -> X:
-    return X(S=S, budget=c.Budget)
+    return X(S=S._replace(turns=frozenset()), yld=S.turns, budget=c.Budget)
 
 
 def Grab(c: Constants, S: State, r: int, n: int) -> State:
@@ -273,7 +276,7 @@ def NextCand(c: Constants, x: X, seen: Collection[int]) -> int:
     cand = [r for r in x.S.wq if r not in seen]
     if c.Scan == "holders":
         for r in cand:
-            if at(x.S.own, r) > 0:
+            if at(x.S.own, r) > 0 and r not in x.yld:
                 return r
     return cand[0] if cand else 0
 
@@ -300,7 +303,7 @@ def Seats(c: Constants, S: State, r: int) -> int:
 
 
 def Shut(c: Constants, x: X, r: int) -> bool:
-    if at(x.S.own, r) != 0:
+    if at(x.S.own, r) != 0 and r not in x.yld:
         return False
     if c.Refusal == "closes" and any(Before(x.S, q, r) for q in x.cls):
         return True
@@ -480,13 +483,22 @@ def Idle(S: State, r: int) -> State:
     return S._replace(st=put(S.st, r, "idle"), run=without(S.run, r), wq=InsOrd(S, without(S.wq, r), r))
 
 
+def TurnOver(c: Constants, S: State, r: int) -> State:
+    p = at(c.Prompt, r)
+    return S._replace(
+        tok=put(S.tok, r, p + 1), comp=put(S.comp, r, min(at(S.comp, r), p)), inp=put(S.inp, r, False)
+    )
+
+
 def Deliver(c: Constants, S: State, R: Iterable[int], E: Collection[int]) -> State:
     for r in sorted(R):
         if at(S.st, r) in ("finished", "zombie"):
             continue
         S = S._replace(tok=put(S.tok, r, at(S.tok, r) + 1))
-        if at(S.tok, r) >= at(c.Total, r) or r in E:
+        if r in E or (at(S.tok, r) >= at(c.Total, r) and r not in c.TalkOn):
             S = Finish(c, S, r)
+        elif at(S.tok, r) >= at(c.Total, r):
+            S = TurnOver(c, Idle(S, r), r)
         elif at(S.tok, r) >= Limit(c, S, r):
             S = Idle(S, r)
     return S
@@ -520,30 +532,13 @@ def Init(c: Constants) -> State:
     zero, no = (0,) * c.N, (False,) * c.N
     return State(
         st=tuple("new" if r in c.Late else "blocked" if r in c.Grammar else "waiting" for r in reqs),
-        own=zero,
-        comp=zero,
-        tok=c.Prompt,
-        noload=no,
-        inp=no,
-        gate=zero,
-        quar=zero,
+        own=zero, comp=zero, tok=c.Prompt, noload=no, inp=no, gate=zero, quar=zero,
         ny=tuple(c.K if e > 0 else 0 for e in c.Ext),
         fl=tuple(c.Fails if e > 0 else 0 for e in c.Ext),
-        due=("no",) * c.N,
-        run=(),
-        wq=q,
-        ord=q + late if c.Fcfs else tuple(reqs),
-        oh=0,
-        ot=0,
-        infl=(),
-        dfq=(),
-        free=c.B,
-        pat=0,
-        pw=False,
-        paused=False,
-        pz=c.Pauses,
-        bad=False,
-    )
+        due=("no",) * c.N, run=(), wq=q, ord=q + late if c.Fcfs else tuple(reqs),
+        oh=0, ot=0, turns=frozenset(), passed=zero, infl=(), dfq=(), free=c.B,
+        pat=0, pw=False, paused=False, pz=c.Pauses, bad=False,
+    )  # fmt: skip
 
 
 def Schedule(c: Constants, S: State) -> Iterator[State]:
@@ -636,10 +631,19 @@ def GrammarReady(c: Constants, S: State, r: int) -> Iterator[State]:
             yield S._replace(st=put(S.st, r, "stuck"))
 
 
+def Older(S: State, r: int) -> int:
+    W = [q for q in S.wq if at(S.st, q) in ("waiting", "preempted") and Before(S, q, r)]
+    return min(W, key=S.ord.index, default=0)
+
+
 def Input(c: Constants, S: State, r: int) -> Iterator[State]:
-    if at(S.st, r) == "idle":
-        S1 = S._replace(ord=without(S.ord, r) + (r,)) if c.Fcfs else S
+    S1 = S._replace(ord=without(S.ord, r) + (r,)) if c.Fcfs else S
+    older = Older(S1, r) if c.TurnsYield != "no" and at(S.own, r) > 0 else 0
+    again = older != 0 and at(S.passed, r) == older
+    if at(S.st, r) == "idle" and not (again and c.TurnsYield == "kept"):
         yield S1._replace(
+            turns=S.turns | {r} if again else S.turns,
+            passed=put(S.passed, r, older) if older != 0 else S.passed,
             wq=InsOrd(S1, without(S.wq, r), r),
             st=put(S.st, r, "held" if at(S.own, r) > 0 else "waiting"),
             inp=put(S.inp, r, True),
@@ -662,17 +666,8 @@ def Resume(c: Constants, S: State) -> Iterator[State]:
 #: Actions of the whole engine, and of one request.
 GLOBAL = (Schedule, Process, Pause, Resume)
 PER_REQUEST = (
-    XferDone,
-    XferFail,
-    Expire,
-    LateDone,
-    XferFreed,
-    Abort,
-    Arrive,
-    GrammarReady,
-    Input,
-    DeferralOver,
-)
+    XferDone, XferFail, Expire, LateDone, XferFreed, Abort, Arrive, GrammarReady, Input, DeferralOver,
+)  # fmt: skip
 
 
 def Next(c: Constants, S: State) -> Iterator[tuple[str, int, State]]:

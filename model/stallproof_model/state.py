@@ -44,6 +44,8 @@ class State(NamedTuple):
     ord: Order
     oh: int
     ot: int
+    turns: frozenset[int]
+    passed: Order
     infl: tuple[Step, ...]
     dfq: tuple[tuple[int, int], ...]
     free: int
@@ -119,6 +121,8 @@ class Constants(NamedTuple):
     Sessions: frozenset[int] = frozenset()
     InputEarly: bool = False
     SessionEvict: str = "any"
+    TalkOn: frozenset[int] = frozenset()
+    TurnsYield: str = "kept"
     Pauses: int = 0
     Eos: bool = False
     Aborts: bool = False
@@ -145,6 +149,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "DeferralDeadline": ("no", "anew", "kept"),
     "Promotion": ("scan", "calls", "always"),
     "SessionEvict": ("never", "younger", "any"),
+    "TurnsYield": ("no", "once", "kept"),
 }
 
 
@@ -171,7 +176,7 @@ def constants(**given: Any) -> Constants:
     for name in ("Prompt", "Total", "Ext", "Adapter"):
         if len(getattr(c, name)) != c.N:
             raise ValueError(f"{name} = {getattr(c, name)!r} should have N = {c.N} entries")
-    for name in ("Lost", "Grammar", "Sessions", "Late", "Recycle"):
+    for name in ("Lost", "Grammar", "Sessions", "TalkOn", "Late", "Recycle"):
         if not getattr(c, name) <= set(range(1, c.N + 1)):
             raise ValueError(f"{name} = {sorted(getattr(c, name))} names a request outside 1..{c.N}")
     for r in range(c.N):

@@ -329,6 +329,8 @@ class Differ:
                 gated = name in ("XferDone", "XferFail", "Expire") and at(S.gate, r) > 0
                 off = action == "Expire" and not self.c.Deadlines
                 off = off or action == "DeferralOver"  # the relations do not ask whether it was put off
+                # nor whether the turn has to wait (TurnsYield, in theory starvation)
+                off = off or (action == "Input" and 0 != at(S.passed, r) == sched.Older(S, r))
                 if bool(model) != ours and not ((gated or off) and ours):
                     self.report.differ(f"{name}({r}) enabled {ours}, model {bool(model)} in {S}")
                 elif model and ours:

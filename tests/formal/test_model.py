@@ -42,6 +42,24 @@ def test_n1_starves_under_the_guard_and_not_under_gate_loads():
     assert lasso(graph(closed)) is None
 
 
+def test_two_sessions_that_talk_in_turns_starve_an_older_request_unless_a_turn_is_kept():
+    """Asked first once a turn, the older one needs the blocks of both, and one of them always runs."""
+    two = {
+        "N": 3,
+        "B": 4,
+        "D": 1,
+        "Prompt": (1, 1, 4),
+        "Total": (3, 3, 5),
+        "Sessions": {1, 2},
+        "TalkOn": {1, 2},
+    }
+    for rule in ("no", "once"):
+        found = lasso(graph(constants(**two, TurnsYield=rule)))
+        assert found is not None
+        assert (found.kind, found.prop) == ("starvation", "NoStarvation")
+    assert judge(constants(**two)).prop == ""
+
+
 def test_a_cycle_of_a_lasso_is_fair():
     g = graph(constants(**{**RULESETS["Native030"], **N1}))
     found = lasso(g)

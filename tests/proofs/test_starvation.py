@@ -32,3 +32,4 @@ def test_the_comparison_can_fail() -> None:
     for wrong in (replace(mine[i], guards=fewer), replace(mine[i], updates=other)):
         changed = [*mine[:i], wrong, *mine[i + 1 :]]
         assert not starvation.same_actions(base, changed, m.vocabulary.vars)
+    assert not starvation.same_actions(base, base, m.vocabulary.vars)  # TurnsYield is left out

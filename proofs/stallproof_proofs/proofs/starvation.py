@@ -80,6 +80,20 @@ def auxiliary(s: State) -> dict[str, Bool]:
                 ),
             ),
         ),
+        "alone": z3.Implies(z3.And(s.line(), s.alone()), system.oldest(s, o)),
+        "one turn": z3.Implies(
+            z3.And(s.line(), s.alone()),
+            z3.And(
+                z3.Implies(s.handing(), s.limbog() == 0),
+                forall(
+                    q,
+                    z3.And(
+                        s.gen(q) >= 0,
+                        z3.Implies(s.gen(q) > 0, z3.And(s.own(q) > 0, s.passes(q), s.passed(q) == o)),
+                    ),
+                ),
+            ),
+        ),
         "lowered one takes part": z3.Implies(z3.And(inside, s.hasd()), stated.takes_part(s, s.dw())),
     }
 
@@ -112,6 +126,9 @@ TWINS = [
         "InputHere", "given", "Bypass", _given, note="turns of evicted sessions are given blocks: newcomers"
     ),
     Twin("InputHere", "kept", "turns", _anew, note="a turn computes its session again: it passes o for ever"),
+    Twin("Input", "yields", "OneTurn", note="N7: a session that goes on talking goes first with each turn"),
+    Twin("InputAway", "yields", "one turn", note="N7 under FCFS: each turn takes the blocks over"),
+    Twin("InputHere", "noted", "one turn", note="a turn that does not note whom it passes"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -134,8 +151,9 @@ ASSUMPTIONS = (
     Assumption(
         "watched",
         "glue",
-        "Theories starvation and starvation.shared add ghosts to theories order and shared; no guard reads "
-        "one, so every invariant proved there holds in their states.",
+        "Theories starvation and starvation.shared add ghosts to theories order and shared, and one rule, "
+        "TurnsYield, as guards of Input; no guard reads a ghost, so every invariant proved there holds in "
+        "their states.",
         ("starvation", "starvation.shared"),
         "tests/proofs/test_starvation.py (the actions are compared term by term)",
     ),
@@ -149,7 +167,9 @@ theory = Inductive(
     "at most B requests behind it are served, however many arrive, and one more for each request ahead of it "
     "that is a session and comes back behind it. Turns: under FCFS a session's next turn is a new request "
     "that keeps the blocks; each of those goes through at most B + 1 turns meanwhile, so a session that goes "
-    "on talking passes o finitely often. NoStarvation: on o, those ahead of it and those holders, the "
+    "on talking passes o finitely often. OneTurn: while o is the oldest that waits, each passes it with one "
+    "turn at most (TurnsYield), whatever a block holds and however long a session may get. "
+    "NoStarvation: on o, those ahead of it and those holders, the "
     "measure falls in every call that acts, patience P and rejections of newcomers included, and a call with "
     "nothing pending outside acts on one of them.",
     system=system.system,

@@ -38,6 +38,7 @@ TWINS = [
     Twin("StartLoad", "not_shut", "Bypass", note="newcomers start loads"),
     Twin("StartLoad", "next", "Bypass", note="non-holders out of scheduling order"),
     Twin("LoadEvict", "not_shut", "newcomers do nothing", note="a newcomer's load evicts a session"),
+    Twin("Input", "yields", "OneTurn", note="N7: a session that goes on talking goes first with each turn"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -48,7 +49,8 @@ theory = Inductive(
     "request o in line, nobody behind it that held nothing when o got in line is given a block, a hit "
     "included; on o, those ahead of it and the holders behind it, as many as then, the measure falls in "
     "every call that acts, and with nothing pending outside a call acts on one of them. The bound by the "
-    "size of the pool is gone: any number may hold one block.",
+    "size of the pool is gone: any number may hold one block. OneTurn: while o is the oldest that waits, a "
+    "session that holds blocks begins one turn ahead of it at most.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,

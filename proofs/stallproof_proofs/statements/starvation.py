@@ -30,6 +30,11 @@ def takes_part(s: State, w: z3.ExprRef) -> Bool:
     return z3.Or(order(w) <= order(o), s.owns(w) > 0)
 
 
+def one_turn(s: State) -> Bool:
+    behind = z3.And(order(q) > order(o), s.own(q) > 0)
+    return z3.Implies(z3.And(s.line(), s.alone()), forall(q, z3.Implies(behind, s.gen(q) <= 1)))
+
+
 def statements(s: State) -> dict[str, Bool]:
     """What holds in every state.
 
@@ -41,6 +46,8 @@ def statements(s: State) -> dict[str, Bool]:
             blocks that it kept, and none that came later: independent of how many arrive
     Turns   and the blocks of each came through at most as many turns since then as the pool has blocks: each
             turn computes a token more. So a session that goes on talking passes o finitely often
+    OneTurn if o has been the oldest that waits all the while, at most one (TurnsYield), however many tokens a
+            block holds, and whatever the length of a session
     """
     behind = z3.And(order(q) > order(o), s.own(q) > 0)
     newcomer = z3.And(behind, z3.Not(s.since(q)))
@@ -49,6 +56,7 @@ def statements(s: State) -> dict[str, Bool]:
             s.line(),
             z3.And(z3.Not(z3.Exists([q], newcomer)), s.Sbeh() <= s.h0() + s.tn(), s.h0() <= Blocks),
         ),
+        "OneTurn": one_turn(s),
         "Turns": z3.Implies(s.line(), forall(q, z3.Implies(behind, s.gen(q) <= Blocks + 1))),
     }
 

@@ -17,7 +17,9 @@ def statements(s: State) -> dict[str, Bool]:
 
     Bypass  while o is in line, every request behind it that holds blocks has held some ever since o got in
             line, and there are at most as many as then (which may be more than the pool has blocks)
+    OneTurn and while o is the oldest that waits none of them begins more than one turn of a session
     """
     newcomer = z3.And(order(q) > order(o), s.own(q) > 0, z3.Not(s.since(q)))
     none = z3.Not(z3.Exists([q], newcomer))
-    return {"Bypass": z3.Implies(s.line(), z3.And(none, s.Sbeh() <= s.h0()))}
+    bypass = z3.Implies(s.line(), z3.And(none, s.Sbeh() <= s.h0()))
+    return {"Bypass": bypass, "OneTurn": unshared.one_turn(s)}

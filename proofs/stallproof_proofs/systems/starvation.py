@@ -6,8 +6,12 @@ token outstanding, until something of it changes (blocks, a load, an answer of i
 ``o`` that held some then, ``Sbeh`` those that hold some now. Under FCFS the next turn of a session is a new
 request that takes blocks over: it takes the mark over, too (``limbos``), or comes from one ahead of ``o``
 (``limboa``, counted by ``tn``); ``gen`` counts the turns through which its blocks came since ``o`` got in
-line (``limbog``). No guard reads a ghost, so the actions are those of theory ``order`` exactly
-(:func:`same_actions`), and what is proved there of every state holds here.
+line (``limbog``). ``alone``: all the while ``o`` has been the oldest that waits.
+
+One rule is added, ``TurnsYield`` (kept): the turn of a session that holds blocks notes whom it passes, the
+oldest that waits (``passes``, ``passed``; ``limbop``, ``limbod`` under FCFS), and the next one does not begin
+while that is still the oldest. No guard reads a ghost, so the actions are those of theory ``order`` with
+:data:`ADDED` (:func:`same_actions`), and what is proved there of every state holds here.
 """
 
 from __future__ import annotations
@@ -35,7 +39,15 @@ vocabulary = Vocabulary(
     Var("limbog", (), m.I),
     Var("tn", (), m.I),
     Var("gen", (m.Req,), m.I),
+    Var("alone", (), m.B),
+    Var("passes", (m.Req,), m.B),
+    Var("passed", (m.Req,), m.Req),
+    Var("limbop", (), m.B),
+    Var("limbod", (), m.Req),
 )
+
+#: the guards that TurnsYield adds
+ADDED = {"Input": ["yields", "noted"], "InputAway": ["yields"], "InputHere": ["noted"]}
 
 
 def holder_behind(s: State, w: Expr) -> Expr:
@@ -53,8 +65,43 @@ def ready(s: State) -> Bool:
     return z3.And(s.st(o) == m.WAITING, s.ph(o) == 0)
 
 
+def oldest(s: State, w: Expr) -> Bool:
+    """``w`` waits, and nobody that waits is ahead of it."""
+    first = forall(m.q, z3.Implies(s.st(m.q) == m.WAITING, m.order(w) <= m.order(m.q)))
+    return z3.And(s.st(w) == m.WAITING, first)
+
+
+def turns_yield(s: State, a: Action) -> Action:
+    """``a`` with the rule: ``v0`` is whom the turn passes, if anybody waits."""
+    if a.name not in ADDED:
+        return a
+    guards, updates, params = dict(a.guards), dict(a.updates), a.params
+    holds = (s.limbo() if a.name == "InputHere" else s.own(m.r0)) > 0
+    # under FCFS the place of a turn is behind everybody
+    ahead = lambda w: m.order(w) < m.order(m.r0) if a.name == "Input" else z3.BoolVal(True)  # noqa: E731
+    if a.name != "InputHere":
+        again = z3.And(s.passes(m.r0), oldest(s, s.passed(m.r0)), ahead(s.passed(m.r0)))
+        guards["yields"] = z3.Not(z3.And(holds, again))
+    if a.name != "InputAway":
+        nobody = z3.Not(z3.Exists([m.q], s.st(m.q) == m.WAITING))
+        guards["noted"] = z3.Or(oldest(s, m.v0), nobody)
+        params = (*params, m.v0)
+    new = z3.And(holds, oldest(s, m.v0), ahead(m.v0))
+    mine = lambda f, x: lambda w: ite(w == m.r0, x, f(w))  # noqa: E731
+    if a.name == "InputAway":
+        updates["limbop"], updates["limbod"] = lambda: s.passes(m.r0), lambda: s.passed(m.r0)
+    elif a.name == "InputHere":
+        updates["passes"] = mine(s.passes, z3.Or(new, s.limbop()))
+        updates["passed"] = mine(s.passed, ite(new, m.v0, s.limbod()))
+    else:
+        updates["passes"] = mine(s.passes, z3.Or(new, s.passes(m.r0)))
+        updates["passed"] = mine(s.passed, ite(new, m.v0, s.passed(m.r0)))
+    return replace(a, guards=guards, updates=updates, params=params)
+
+
 def watched(s: State, a: Action) -> Action:
-    """``a`` with the ghosts' updates."""
+    """``a`` with the rule and the ghosts' updates."""
+    a = turns_yield(s, a)
     post = a.post(s)
     updates = dict(a.updates)
     if a.name == "Begin":
@@ -63,10 +110,16 @@ def watched(s: State, a: Action) -> Action:
         updates["h0"] = lambda: ite(s.line(), s.h0(), s.Sbeh())
         updates["tn"] = lambda: ite(s.line(), s.tn(), 0)
         updates["gen"] = lambda w: ite(s.line(), s.gen(w), 0)
+        updates["alone"] = lambda: z3.Or(z3.And(s.line(), s.alone()), z3.And(z3.Not(s.line()), oldest(s, o)))
     elif set(_OF_O) & set(a.updates):
         same = z3.And(*(getattr(post, n)(o) == getattr(s, n)(o) for n in _OF_O))
         said = z3.And(a.name == "NotYet", m.r0 == o)  # an answer of its connector, whether it counts or not
         updates["line"] = lambda: z3.And(s.line(), same, z3.Not(said))
+    if "st" in a.updates:
+        updates["alone"] = lambda: z3.And(s.alone(), oldest(post, o))
+    if a.name == "Input":
+        passes_o = z3.And(s.own(m.r0) > 0, m.order(m.r0) > m.order(o))
+        updates["gen"] = lambda w: s.gen(w) + ite(z3.And(w == m.r0, passes_o), 1, 0)
     if "own" in a.updates:
         kept = lambda w: z3.And(s.since(w), post.own(w) > 0)  # noqa: E731
         gen = lambda w: ite(post.own(w) > 0, s.gen(w), 0)  # noqa: E731
@@ -90,7 +143,7 @@ def actions(s: State) -> list[Action]:
 
 
 def same_actions(base: Sequence[Action], mine: Sequence[Action], variables: Mapping[str, Var]) -> bool:
-    """Each of ``mine`` has the guards of ``base``, and its updates of all ``variables``."""
+    """Each of ``mine`` has the guards of ``base``, :data:`ADDED`, and its updates of all ``variables``."""
     point = {d: z3.FreshConst(d) for v in variables.values() for d in v.dom}
 
     def value(a: Action, name: str) -> Expr:
@@ -98,7 +151,7 @@ def same_actions(base: Sequence[Action], mine: Sequence[Action], variables: Mapp
 
     return all(
         a.name == b.name
-        and list(a.guards) == list(b.guards)
+        and [*a.guards, *ADDED.get(a.name, ())] == list(b.guards)
         and all(g.eq(b.guards[n]) for n, g in a.guards.items())
         and set(b.updates) & set(variables) == set(a.updates)
         and all(z3.eq(z3.simplify(value(a, n)), z3.simplify(value(b, n))) for n in a.updates)
@@ -107,7 +160,13 @@ def same_actions(base: Sequence[Action], mine: Sequence[Action], variables: Mapp
 
 
 def init(s: State) -> list[Bool]:
-    return [*steps.init(s), z3.Not(s.line()), s.Sbeh() == 0, s.tn() == 0, forall(m.q, s.gen(m.q) == 0)]
+    return [*steps.init(s), *first(s)]
+
+
+def first(s: State) -> list[Bool]:
+    """Nobody is watched, and no turn has passed anybody."""
+    nobody = forall(m.q, z3.And(s.gen(m.q) == 0, z3.Not(s.passes(m.q))))
+    return [z3.Not(s.line()), s.Sbeh() == 0, s.tn() == 0, nobody]
 
 
 def facts(s: State) -> list[Bool]:

@@ -21,8 +21,7 @@ def actions(s: State) -> list[Action]:
 
 
 def init(s: State) -> list[Bool]:
-    own = [z3.Not(s.line()), s.Sbeh() == 0, s.tn() == 0, forall(m.q, s.gen(m.q) == 0)]
-    return [*shared.init(s), *own]
+    return [*shared.init(s), *watch.first(s)]
 
 
 def facts(s: State) -> list[Bool]:
