@@ -430,6 +430,54 @@ def case_load_start_takes_an_idle_sessions_blocks(series: str) -> None:
     assert not rig.of(T.Evict) and not rig.started
 
 
+def _talks_on(tokens: int = 0) -> tuple[Rig, int]:
+    """S's next input is always there when a turn ends; A, which came before all turns but two, lacks blocks.
+
+    Returns how many turns S has begun when A gets blocks.
+    """
+    rig = Rig(OURS, blocks=10, depth=1, role="kv_both" if tokens else "", prefix_caching=False)
+    rig.add("S", 100, 2, resumable=True)
+    rig.step()
+    rig.add("S", 1, 2, resumable=True, salt="0")
+    rig.step()
+    rig.add("A", 96, 4, **({"tokens": tokens} if tokens else {}))
+    for n in range(1, 12):
+        rig.add("S", 1, 2, resumable=True, salt=str(n))
+    for _ in range(60):
+        if rig.outputs.get("A") or rig.started:
+            break
+        rig.step()
+    return rig, len(rig.of(T.Turn))
+
+
+def case_a_session_passes_an_older_request_once(series: str) -> None:
+    """Finding N7; spec: TurnsYield. The other turns are begun when A has been served, none is lost."""
+    for tokens in (0, 96):  # to compute, to load
+        rig, turns = _talks_on(tokens)
+        assert rig.outputs.get("A") or rig.started, "A did not get its blocks"
+        assert turns <= 3, f"the session began {turns} turns before"
+        assert [(e.r, e.target) for e in rig.of(T.Evict)] == [("S", "A")]
+        rig.add("S", 1, 1)  # the client ends the session
+        rig.run()
+        assert len(rig.of(T.Turn)) == 12 and rig.outputs["S"] == 2 * 13, rig.outputs
+        assert rig.outputs["A"] == 4
+        rig.all_done()
+
+
+def case_a_kept_session_is_aborted(series: str) -> None:
+    """What was kept of its inputs is of no other session that gets its name."""
+    rig, turns = _talks_on()
+    assert "S" in rig.s._sp_kept or rig.s.requests["S"].streaming_queue
+    rig.abort("S")
+    rig.add("S", 16, 2, resumable=True)
+    rig.run()
+    assert rig.s.requests["S"].status.name == "WAITING_FOR_STREAMING_REQ" and not rig.s._sp_kept
+    assert len(rig.of(T.Turn)) == turns
+    rig.abort("S")
+    rig.run()
+    rig.all_done()
+
+
 def case_running_list_stays_in_order(series: str) -> None:
     """A resumed older request is not the next victim although the engine appended it last."""
     rig = Rig(OURS, blocks=12, depth=2, role="kv_both", prefix_caching=False)

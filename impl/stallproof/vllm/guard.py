@@ -31,6 +31,7 @@ from stallproof.vllm.probe import AllocationTest, Shadow
 from stallproof.vllm.queues import QueuePart
 from stallproof.vllm.reports import ReportPart
 from stallproof.vllm.state import Call, Counts
+from stallproof.vllm.turns import TurnPart
 from stallproof.vllm.watching import WatchPart
 
 log = logging.getLogger("stallproof")
@@ -53,7 +54,7 @@ def isolated(hook: str, default: Any = None) -> Callable[[Callable[..., Any]], C
     return wrap
 
 
-class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPart):
+class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, TurnPart, EndingPart, WatchPart):
     """Mixin; use :func:`stallproof.vllm.guarded`."""
 
     _sp_rec: Any = None
@@ -122,6 +123,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
         self._sp_gating = gate and self._sp_choice.start != connectors.ORDERED
         self._sp_share: AdapterShare | None = None
         self._sp_set_up_queues()
+        self._sp_set_up_turns()
         self._sp_set_up_loads()
         self._sp_set_up_endings()
         if settings.active("FullFit") and not getattr(self, "scheduler_reserve_full_isl", True):
@@ -138,7 +140,7 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
             self._sp_suspects,
             self._sp_bad_grammars,
             self._sp_moved,
-            self._sp_yielded,
+            self._sp_kept,
             self._sp_unserved,
         )
         self._sp_log_start()
@@ -267,6 +269,8 @@ class Guard(AllocationPart, LoadPart, ReportPart, QueuePart, EndingPart, WatchPa
 
     @isolated("prepare")
     def _sp_prepare(self) -> None:
+        if self._sp_kept:
+            self._sp_begin_turns()
         if self._sp_suspects:
             self._sp_end_infeasible()
         if len(self._sp_grammars) or len(self._sp_silent) or self._sp_bad_grammars:

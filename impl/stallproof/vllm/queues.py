@@ -24,7 +24,6 @@ class QueuePart(Engine):
         self._sp_arrivals = 0
         self._sp_moved: list[Any] = []  #: preempted and evicted requests, to be put at their place
         self._sp_sessions: dict[str, Any] = {}  #: streaming sessions that hold blocks between turns
-        self._sp_yielded: list[Any] = []  #: sessions that begin their turn one call later
         self._sp_parted: list[Any] = []  #: sessions whose turn ended while they were preempted
         self._sp_session_comp: dict[str, int] = {}  #: evicted ones: tokens the engine counts as computed
         self._sp_unserved: list[Any] = []  #: an older, ready request that the last call had no tokens for
@@ -107,7 +106,7 @@ class QueuePart(Engine):
             return False
 
     def _sp_arrange(self: Any) -> None:
-        if not self._sp_moved and not self._sp_yielded and not getattr(self, self._sp_holding_name):
+        if not self._sp_moved and not getattr(self, self._sp_holding_name):
             return
         moved = self._sp_moved[:]
         self._sp_moved.clear()
@@ -122,7 +121,7 @@ class QueuePart(Engine):
         holding, key = getattr(self, self._sp_holding_name), self._sp_key
         if self._sp_share is not None:
             self._sp_call_back(holding)
-        self._sp_yield(holding)
+        self._sp_note_turns(holding)
         stray = [r for r in holding if not self._sp_holds(r) and not self._sp_blocked(r)]
         if stray:
             holding.remove_requests(stray)
@@ -154,43 +153,6 @@ class QueuePart(Engine):
             self.waiting.remove_requests(lost)
             for r in lost:
                 holding.add_request(r)
-
-    def _sp_yield(self: Any, holding: Any) -> None:
-        """A session's turn is an arrival, but the session holds blocks and goes on before older requests.
-
-        It goes before each of them with one turn. It begins the next one at its place, for one call: the
-        older request asks before it, and evicts it if that is sure to help (Commit).
-        """
-        waiting = self.waiting
-        back = [r for r in self._sp_yielded if any(r is x for x in waiting) and self._sp_holds(r)]
-        self._sp_yielded.clear()
-        if back:
-            waiting.remove_requests(back)
-            for r in back:
-                holding.add_request(r)
-        turning = [
-            r
-            for r in holding
-            if r.resumable and r.status.name == "WAITING" and getattr(r, "_sp_turning", False)
-        ]
-        if not turning:
-            return
-        keys = (self._sp_key(r) for r in waiting if r.status is not self._sp_between_turns)
-        older = next(keys, None) if isinstance(waiting, deque) else min(keys, default=None)
-        for r in turning:
-            r._sp_turning = False
-            if older is not None and older < self._sp_key(r):
-                if getattr(r, "_sp_passed", None) == older:
-                    self._sp_yielded.append(r)
-                r._sp_passed = older
-        if self._sp_yielded:
-            self._sp_fire("OneOrder")
-            holding.remove_requests(self._sp_yielded)
-            if isinstance(waiting, deque):
-                order.insert_from_front(waiting, self._sp_yielded, self._sp_queue_key)
-            else:
-                for r in self._sp_yielded:
-                    waiting.add_request(r)
 
     def _sp_ready_holders(self: Any, holding: Any) -> list[Any]:
         """Holders that can go on, taken out of their queue in order, to be put in front of the other.
@@ -296,6 +258,8 @@ class QueuePart(Engine):
         if session is not None and session.resumable:  # its place is that of its client's chunk
             self._sp_arrivals += 1
             session.__dict__.setdefault("_sp_turns", deque()).append(self._sp_arrivals)
+            if self._sp_keep_input(session, request):
+                return
         super().add_request(request)
 
     def _enqueue_waiting_request(self: Any, request: Any) -> None:
@@ -323,10 +287,12 @@ class QueuePart(Engine):
             # Preempted with this turn's last token in flight: nothing is computed any more, and the engine
             # would cut the session's tokens there. As for one that runs, all but the last count as computed.
             self._sp_session_comp[request.request_id] = request.num_tokens - 1
+        if request.resumable:
+            self._sp_keep_queued(request)
         finished: bool = super()._handle_stopped_request(request)
         if not finished and self._sp_ready:
             self._sp_sessions[request.request_id] = request
-            if request.status is self._sp_between_turns:
+            if request.status is self._sp_between_turns and request.request_id not in self._sp_kept:
                 self._sp_silent.begin(request.request_id, self._sp_now())
         if parted and finished:
             self._sp_session_comp.pop(request.request_id, None)

@@ -334,7 +334,6 @@ class RecordingMixin:
             r = request.request_id
             old = self.requests.get(r)  # type: ignore[attr-defined]
             known = old is not None
-            resumes = known and old.status.name == "WAITING_FOR_STREAMING_REQ"
             if not known:
                 rec.finished.discard(r)
                 rec.emit(
@@ -351,9 +350,6 @@ class RecordingMixin:
                     rec.parked[r] = request.status.name
                     rec.emit(T.Park(r, what))  # type: ignore[arg-type]
             super().add_request(request)  # type: ignore[misc]
-            live = self.requests.get(r)  # type: ignore[attr-defined]
-            if resumes and live is not None:
-                rec.emit(_turn(live))
             rec.outside()
         finally:
             rec.leave()
@@ -496,9 +492,12 @@ class RecordingMixin:
             if name in _PARKS:
                 rec.parked[r] = name
                 rec.emit(T.Park(r, _PARKS[name]))  # type: ignore[arg-type]
-            else:
-                rec.emit(_turn(request))
         return result
+
+    def _update_request_as_session(self, session: Any, update: Any) -> None:
+        super()._update_request_as_session(session, update)  # type: ignore[misc]
+        if self._sp_rec is not None:
+            self._sp_rec.emit(_turn(session))
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
         close_recording(self)
