@@ -41,7 +41,7 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "starvation_glue",
     ),
-    "Bypass bound": (("Bypass", "Turns"), "watched"),
+    "Bypass bound": (("Bypass", "OneTurn", "Turns"), "watched"),
     "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
     'DeferralDeadline ("not yet" without end)': (("Deferral",), "finite_answers"),
