@@ -430,12 +430,12 @@ def case_load_start_takes_an_idle_sessions_blocks(series: str) -> None:
     assert not rig.of(T.Evict) and not rig.started
 
 
-def _talks_on(tokens: int = 0) -> tuple[Rig, int]:
+def _talks_on(tokens: int = 0, **more: Any) -> tuple[Rig, int]:
     """S's next input is always there when a turn ends; A, which came before all turns but two, lacks blocks.
 
     Returns how many turns S has begun when A gets blocks.
     """
-    rig = Rig(OURS, blocks=10, depth=1, role="kv_both" if tokens else "", prefix_caching=False)
+    rig = Rig(OURS, blocks=10, depth=1, role="kv_both" if tokens else "", prefix_caching=False, **more)
     rig.add("S", 100, 2, resumable=True)
     rig.step()
     rig.add("S", 1, 2, resumable=True, salt="0")
@@ -462,6 +462,19 @@ def case_a_session_passes_an_older_request_once(series: str) -> None:
         assert len(rig.of(T.Turn)) == 12 and rig.outputs["S"] == 2 * 13, rig.outputs
         assert rig.outputs["A"] == 4
         rig.all_done()
+
+
+def case_a_fault_keeps_no_turn(series: str) -> None:
+    """Whether a turn has to wait cannot be found out: it begins, as with the engine alone."""
+    from unittest.mock import patch
+
+    with patch("stallproof.vllm.turns.TurnPart._sp_older", side_effect=ZeroDivisionError("turns")):
+        rig, _ = _talks_on(env={"STALLPROOF_STRICT": "0"})
+        rig.add("S", 1, 1)
+        rig.run()
+    assert len(rig.of(T.Turn)) == 12 and rig.outputs == {"S": 2 * 13, "A": 4}
+    assert rig.s.stallproof_stats()["faults"]
+    rig.all_done()
 
 
 def case_a_kept_session_is_aborted(series: str) -> None:

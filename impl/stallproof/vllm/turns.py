@@ -44,15 +44,13 @@ class TurnPart(Engine):
     def _sp_must_keep(self: Any, session: Any) -> bool:
         """Its last turn passed the request that is the oldest still."""
         passed = getattr(session, "_sp_passed", None)
-        return (
-            passed is not None
-            and self._sp_ready
-            and self._sp_act
-            and self._sp_arranging
-            and self._sp_on("OneOrder")
-            and self._sp_holds(session)
-            and self._sp_older() == passed
-        )
+        if passed is None or not (self._sp_ready and self._sp_act and self._sp_arranging):
+            return False
+        try:
+            return bool(self._sp_on("OneOrder") and self._sp_holds(session) and self._sp_older() == passed)
+        except Exception as exc:
+            self._sp_fault("turns", exc)
+            return False
 
     def _sp_keep_input(self: Any, session: Any, request: Any) -> bool:
         """Whether a further input of ``session`` stays here for now; None among them ends the session."""
