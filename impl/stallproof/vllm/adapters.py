@@ -107,12 +107,12 @@ def _method(cls: Any, name: str) -> Any:
 
 def probe(cls: Any) -> Facts:
     """The mechanisms that scheduler class ``cls`` really has."""
-    schedule = _names(cls, "schedule")
+    schedule = names_in(cls, "schedule")
     allocate = _allocate_parameters()
     return Facts(
         fence=_method(cls, "_free_request_blocks") is not None,
         guard=_method(cls, "_request_blocks_can_be_freed") is not None,
-        holding="kv_holding_waiting" in _names(cls, "__init__"),
+        holding="kv_holding_waiting" in names_in(cls, "__init__"),
         select=_method(cls, "_select_waiting_queue_for_scheduling") is not None,
         reset_list="reset_preempted_req_ids" in schedule,
         skip_zero=not schedule.isdisjoint({"_skip_zero_block_ids", "skip_zeroing_group_ids"}),
@@ -122,7 +122,7 @@ def probe(cls: Any) -> Facts:
     )
 
 
-def _names(cls: Any, name: str) -> set[str]:
+def names_in(cls: Any, name: str) -> set[str]:
     """Names and strings that the definitions of method ``name`` along the class's ancestry refer to.
 
     From the compiled code: reading and tokenizing the source takes 30 ms, and a comment proves nothing.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from stallproof.vllm.adapters import names_in
 from stallproof.vllm.base import Engine
 
 
@@ -19,6 +20,8 @@ class TurnPart(Engine):
     def _sp_set_up_turns(self: Any) -> None:
         #: session id -> the session, and inputs of its client that the engine has not been given yet
         self._sp_kept: dict[str, tuple[Any, deque[Any]]] = {}
+        #: sessions between turns count towards the number of requests that may run (from 0.25)
+        self._sp_idle_seats = "num_waiting_for_streaming_input" in names_in(type(self), "schedule")
 
     def _sp_older(self: Any) -> tuple[Any, ...] | None:
         """Key of the oldest that waits, can go on and holds nothing (spec: ``Older``)."""
@@ -47,6 +50,10 @@ class TurnPart(Engine):
         if passed is None or not (self._sp_ready and self._sp_act and self._sp_arranging):
             return False
         try:
+            if self._sp_idle_seats:  # it would wait in a seat that the older one needs
+                seats = len(self.running) + self.num_waiting_for_streaming_input
+                if seats >= getattr(self, self._sp_seats_name):
+                    return False
             return bool(self._sp_on("OneOrder") and self._sp_holds(session) and self._sp_older() == passed)
         except Exception as exc:
             self._sp_fault("turns", exc)
