@@ -225,6 +225,7 @@ class Run:
         k = self.turns.get(rid, 0)
         request = self.sched.requests.get(rid)
         parked = request is not None and request.status.name == "WAITING_FOR_STREAMING_REQ"
+        parked = parked and rid not in self._kept()
         if k >= len(q.turns):
             if parked:
                 self._ended(rid, "session closed")
@@ -235,6 +236,10 @@ class Run:
             self.turns[rid] = k + 1
             prompt = requests.tokens(f"{rid}/{k}", turn.prompt)
             self.sched.add_request(self._request(rid, prompt, turn.max_tokens, q, resumable=True))
+
+    def _kept(self) -> Any:
+        """Sessions whose next input our class has and has not given to the engine: their clients wait."""
+        return getattr(self.sched, "_sp_kept", ())
 
     def _is(self, rid: str, state: str) -> bool:
         request = self.sched.requests.get(rid)
@@ -315,7 +320,10 @@ class Run:
             or not self._unfinished()
             or self._paused()
             or any(self._waits_outside(r) for r in self._unfinished())
-            or any(q.status.name.startswith("WAITING_FOR_S") for q in self.sched.requests.values())
+            or any(
+                q.status.name.startswith("WAITING_FOR_S") and r not in self._kept()
+                for r, q in self.sched.requests.items()
+            )
         )
         self.quiet = 0 if busy else self.quiet + 1
         if self.quiet >= _WEDGE:
@@ -500,7 +508,7 @@ class Run:
         if name == "WAITING_FOR_REMOTE_KVS":
             return rid not in self.sched.finished_recving_kv_req_ids
         if name.startswith("WAITING_FOR_S"):
-            return True
+            return rid not in self._kept()
         if self.connector is None or self.step - self.connector.asked_at.get(rid, -_WEDGE) >= _WEDGE:
             return False  # nobody asks the connector any more: it is the scheduler that waits
         script = (request.kv_transfer_params or {}).get("script", {})

@@ -238,7 +238,7 @@ class HuntRun(Run):
             if kind == "loading" and script.get("outcome", "ok") not in ("ok", "fail", "partial"):
                 kind += f" ({script['outcome']})"
         elif name.startswith("WAITING_FOR_STREAM"):
-            kind = "session"
+            kind = "kept session" if r in getattr(self.sched, "_sp_kept", ()) else "session"
         elif name.startswith("WAITING_FOR_STRUCT"):
             kind = "grammar"
         elif name == "RUNNING":

@@ -139,7 +139,7 @@ class Recorder:
                     del self.seq_step[old]
         self._touches(output)
         if self.parked:
-            self._unparked()
+            self.unparked()
         run = [r.request_id for r in s.running]
         changed = run != self.run
         if changed:
@@ -158,7 +158,7 @@ class Recorder:
 
     def updated(self, step: int, out: dict[str, int]) -> None:
         if self.parked:
-            self._unparked()
+            self.unparked()
         running = self.s.running
         if len(running) != len(self.run):
             still = {r.request_id for r in running}
@@ -183,7 +183,7 @@ class Recorder:
         self._put(T.Outside(ts=self.clock(), ev=self.ev, free=self.probe.free()))
 
     def outside(self) -> None:
-        self._unparked()
+        self.unparked()
         if self.ev:
             self._outside()
 
@@ -218,7 +218,7 @@ class Recorder:
             if ids:
                 self.emit(T.Touch("copy", ids))
 
-    def _unparked(self) -> None:
+    def unparked(self) -> None:
         for r, what in list(self.parked.items()):
             request = self.s.requests.get(r)
             if request is None or request.status.name != what:
@@ -498,6 +498,7 @@ class RecordingMixin:
         super()._update_request_as_session(session, update)  # type: ignore[misc]
         if self._sp_rec is not None:
             self._sp_rec.emit(_turn(session))
+            self._sp_rec.unparked()  # it may be a victim later in this call
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
         close_recording(self)

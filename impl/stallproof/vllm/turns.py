@@ -23,6 +23,10 @@ class TurnPart(Engine):
         #: sessions between turns count towards the number of requests that may run (from 0.25)
         self._sp_idle_seats = "num_waiting_for_streaming_input" in names_in(type(self), "schedule")
 
+    def get_num_unfinished_requests(self: Any) -> int:
+        """A session whose input is here is not between turns: the engine's loop has to go on."""
+        return int(super().get_num_unfinished_requests()) + (len(self._sp_kept) if self._sp_ready else 0)
+
     def _sp_older(self: Any) -> tuple[Any, ...] | None:
         """Key of the oldest that waits, can go on and holds nothing (spec: ``Older``)."""
         queues = (self.waiting, getattr(self, self._sp_holding_name))
