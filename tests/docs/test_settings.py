@@ -14,6 +14,7 @@ TOOLS = {
     "STALLPROOF_COMPLETE",  # click's own, for shell completion
     "STALLPROOF_CPU_ASYNC",  # engine runs on CPU
     "STALLPROOF_KERNELS_IR",  # a kernel lane
+    "STALLPROOF_OVERLAY",  # engines made of one release's sources over another's build
     "STALLPROOF_RESULT",  # engine runs
 }
 
