@@ -477,6 +477,33 @@ def case_a_fault_keeps_no_turn(series: str) -> None:
     rig.all_done()
 
 
+def case_a_kept_session_holds_no_pause_up(series: str) -> None:
+    """Who pauses the engine waits until nothing is unfinished."""
+    from vllm.v1.core.sched.interface import PauseState
+
+    rig = Rig(OURS, blocks=10, depth=1, prefix_caching=False)
+    rig.add("S", 100, 2, resumable=True)
+    rig.step()
+    rig.add("S", 1, 2, resumable=True, salt="0")
+    rig.step()
+    rig.add("A", 96, 4)
+    for n in range(1, 6):
+        rig.add("S", 1, 2, resumable=True, salt=str(n))
+    for _ in range(20):
+        if rig.s._sp_kept:
+            break
+        rig.step()
+    rig.drain()
+    assert rig.s._sp_kept and rig.s.get_num_unfinished_requests() == 2  # S and A
+    rig.s.set_pause_state(PauseState.PAUSED_ALL)
+    assert rig.s.get_num_unfinished_requests() == 0
+    rig.s.set_pause_state(PauseState.UNPAUSED)
+    rig.add("S", 1, 1)
+    rig.run()
+    assert rig.outputs == {"S": 2 * 7, "A": 4}
+    rig.all_done()
+
+
 def case_a_kept_session_is_aborted(series: str) -> None:
     """What was kept of its inputs is of no other session that gets its name."""
     rig, turns = _talks_on()

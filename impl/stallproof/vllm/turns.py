@@ -24,8 +24,11 @@ class TurnPart(Engine):
         self._sp_idle_seats = "num_waiting_for_streaming_input" in names_in(type(self), "schedule")
 
     def get_num_unfinished_requests(self: Any) -> int:
-        """A session whose input is here is not between turns: the engine's loop has to go on."""
-        return int(super().get_num_unfinished_requests()) + (len(self._sp_kept) if self._sp_ready else 0)
+        """A session whose input is here is unfinished: the engine's loop goes on, unless it is paused."""
+        unfinished = int(super().get_num_unfinished_requests())
+        if self._sp_ready and self._sp_kept and self._pause_state.name == "UNPAUSED":
+            unfinished += len(self._sp_kept)
+        return unfinished
 
     def _sp_older(self: Any) -> tuple[Any, ...] | None:
         """Key of the oldest that waits, can go on and holds nothing (spec: ``Older``)."""
