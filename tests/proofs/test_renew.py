@@ -108,7 +108,11 @@ def test_ctrl_c_inside_the_solver_is_not_an_answer() -> None:
     a, b, c = z3.Ints("a b c")
     hard = {"h": a * a * a + b * b * b + c * c * c == 114, "large": a > 10**6}
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        runner.query((hard, z3.BoolVal(False)), timeout_ms=1_500)
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner.query((hard, z3.BoolVal(False)), timeout_ms=1_500)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
