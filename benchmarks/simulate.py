@@ -2,9 +2,7 @@
 
     python benchmarks/simulate.py [--traces DIR] [--minutes 10] [--seeds 10] [--only GROUP ...] [--quick]
                                   [--first N] [--cells N] [--jobs N] [--ray ADDRESS] [--out DIR]
-                                  [--no-run] [--no-page]
-
-                                  [--archive FILE]
+                                  [--no-run] [--no-page] [--archive FILE]
 
 Each *cell* is a workload, a pool, a store and a vLLM release; each seed gives another slice of the workload,
 another draw of its conversations and other arrivals, the same for both schedulers. Results are kept one file
@@ -213,8 +211,8 @@ def result_of(name: str, a: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def archive(cells: list[Cell], a: argparse.Namespace) -> None:
-    """Keep what the pages are made of; results of other code are dropped."""
-    kept = {}
+    """Keep what the pages are made of, beside what is there; results of other code are dropped."""
+    kept = {n: one for n, one in archived(a.archive).items() if one["code"] == code(one["scheduler"])}
     for cell in cells:
         for seed in range(a.seeds):
             for scheduler in SCHEDULERS:
@@ -318,14 +316,10 @@ def main(args: list[str] | None = None) -> int:
     try:
         if not a.no_run:
             run(cells, a)
+        found = results(cells, a)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130
-    except StallproofError as exc:
-        print(exc, file=sys.stderr)
-        return int(exc.code)
-    try:
-        found = results(cells, a)
     except StallproofError as exc:
         print(exc, file=sys.stderr)
         return int(exc.code)

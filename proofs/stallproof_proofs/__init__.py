@@ -34,8 +34,9 @@ def run(
     ``progress(done, total, result)`` is called after each one. ``only`` selects by exact name, by
     theory, or by shell pattern (``*/InFlightSafe*``). ``thorough``
     looks again, for every obligation, for something that makes it fail, instead of naming what the last
-    thorough run found. A result is in order iff ``result.ok``;
-    ``unknown`` never is. Raises :class:`stallproof.errors.BadInput` if ``only`` selects nothing.
+    thorough run found. ``jobs`` processes share the work; results keep their order, ``progress`` tells them
+    as they come. A result is in order iff ``result.ok``; ``unknown`` never is. Raises
+    :class:`stallproof.errors.BadInput` if ``only`` selects nothing.
     """
     from stallproof_proofs.runner import run as _run
 
