@@ -227,14 +227,16 @@ def archive(cells: list[Cell], a: argparse.Namespace) -> None:
 
 def run(cells: list[Cell], a: argparse.Namespace) -> None:
     """Run what has no result yet; each result is written as it comes."""
-    todo = []
+    todo: list[tuple[Cell, int, Plan, Path]] = []
+    asked: set[str] = set()  # cells that differ in our settings only share stock's runs
     for cell in cells:
         for seed in range(min(a.seeds, a.first or a.seeds)):  # the plan of a seed depends on --seeds alone
             for scheduler in SCHEDULERS:
                 plan = plan_of(cell, seed, a.seeds, scheduler, a.traces, a.minutes * 60)
                 name = key(cell.version, plan)
                 target = a.out / f"{name}.json"
-                if result_of(name, a) is None:
+                if name not in asked and result_of(name, a) is None:
+                    asked.add(name)
                     todo.append((cell, seed, plan, target))
     print(f"{len(todo)} runs to do", flush=True)
     begin = time.monotonic()

@@ -98,6 +98,14 @@ def quarantined():
     return load().upd(Expire("a", "load"), Quarantine("a", 1, [1, 2]))
 
 
+def talks_on(idle=True, older=4, **kw):
+    """The second turn of ``a``, which holds blocks, has passed ``o``, which holds none."""
+    h = runs(Hand(rules=["TurnsYield"], **kw).add("a", max_tokens=1)).upd(Park("a", "session"), out={"a": 1})
+    h.add("o", prompt=older).out(Turn("a", 8, 1, 500.0), Unpark("a"))
+    h.call(Alloc("a", [2]), Admit("a", 4), Refuse("o", 1, "blocks"), tok={"a": 4})
+    return h.upd(Park("a", "session"), out={"a": 1}) if idle else h
+
+
 CASES = {
     # block safety
     "free count": ("Conservation", lambda: ran().upd(out={"a": 1}, free=4)),
@@ -346,6 +354,11 @@ CASES = {
             .call(Alloc("b", [1]), Admit("b", 0), Alloc("a", [2]), Admit("a", 0), tok={"b": 4, "a": 4})
         ),
     ),
+    "a turn after a turn": ("TurnsYield", lambda: talks_on().out(Turn("a", 12, 1, 900.0), Unpark("a"))),
+    "a turn after a turn, begun as the last one ends": (
+        "TurnsYield",
+        lambda: talks_on(idle=False).upd(Turn("a", 12, 1, 900.0), out={"a": 1}),
+    ),
     "admitted without room": (
         "FullFit",
         lambda: (
@@ -570,6 +583,23 @@ def test_every_rule_has_a_case():
 
 
 CONTROLS = {
+    "a turn when the older request is served": lambda: (
+        talks_on(pool=6)
+        .call(Alloc("o", [3]), Admit("o", 0), tok={"o": 4})
+        .out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn when the older request has ended": lambda: (
+        talks_on().out(Finish("o", "abort", 0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn when the older request is a later turn": lambda: (
+        talks_on().out(Turn("o", 8, 1, 700.0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn when sessions have all seats": lambda: talks_on(max_num_seqs=1).out(
+        Turn("a", 12, 1, 900.0), Unpark("a")
+    ),
+    "a turn when the older request waits for its grammar": lambda: (
+        talks_on().out(Park("o", "grammar")).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
     "load into quiescent blocks starts at once": lambda: load(rules=["GateLoads"]),
     "run and finish": lambda: ran().upd(
         Finish("a", "stop", 1), Free("a", [1]), out={"a": 1}, free=4, refs={1: 0}

@@ -460,8 +460,10 @@ def case_a_session_passes_an_older_request_once(series: str) -> None:
         rig.add("S", 1, 1)  # the client ends the session
         rig.run()
         assert len(rig.of(T.Turn)) == 12 and rig.outputs["S"] == 2 * 13, rig.outputs
-        assert rig.outputs["A"] == 4
+        assert rig.outputs["A"] == 4 and rig.fired.get("TurnsYield")
         rig.all_done()
+    rig, turns = _talks_on(env={"STALLPROOF_OFF": "TurnsYield"})
+    assert turns == 12 and "TurnsYield" not in rig.fired, "the session would have gone on before A"
 
 
 def case_a_fault_keeps_no_turn(series: str) -> None:

@@ -57,6 +57,7 @@ PROMISE = {
     "Patience": "a refused running request waits for at most P processed steps",
     "GateLoads": "a load is held back no longer than until every step dispatched at its admission is done",
     "OneOrder": "requests that hold nothing are served in scheduling order",
+    "TurnsYield": "a session passes the oldest request that waits with one turn at most",
     "FullFit": "a request is admitted only if its whole known sequence fits",
     "RuleR": "a load start leaves free what running prefills still need",
     "Promotion": "a completed load is recognised by the next call",

@@ -19,6 +19,7 @@ RULES: dict[str, str] = {
     "NoInversion": "a refused running request closes the call's admissions",
     "Commit": "holders that do not run are evicted only if their target then runs, and are younger",
     "OneOrder": "waiting holders first, then the rest, each in scheduling order",
+    "TurnsYield": "a session's next turn waits while the request that its last turn passed is the oldest",
     "RunningOrder": "the running list is kept in scheduling order, so the victim is the youngest",
     "FullFit": "a request is admitted only if its whole known sequence fits",
     "RuleR": "a load start leaves free what running prefills still need",

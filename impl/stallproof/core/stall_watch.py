@@ -34,7 +34,7 @@ MAX_LINE = 4096
 MAX_WAITERS = 8
 MAX_TEXT = 64
 #: Rules listed, at most.
-MAX_RULES = 16
+MAX_RULES = 24
 #: Items of `Situation.extra`, at most.
 MAX_EXTRA = 4
 

@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---- sessions, and steps in flight behind a failure
     _m("turn_at_its_beginning", "OneOrder", "vllm.queues:QueuePart._update_request_as_session",
        "session._sp_arrival = turns.popleft()", "session._sp_arrival = self._sp_arrivals"),
-    _m("turn_after_turn", "NoInversion", "vllm.turns:TurnPart._sp_must_keep", "self._sp_older() == passed",
+    _m("turn_after_turn", "TurnsYield", "vllm.turns:TurnPart._sp_must_keep", "self._sp_older() == passed",
        "False", scenario="session-talks-on-own-finding"),
     _m("promoted_is_no_holder", "OneOrder", "vllm.queues:QueuePart._sp_holds",
        "request in self._inflight_prefills and any(", "False and any("),

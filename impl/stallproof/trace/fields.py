@@ -170,7 +170,7 @@ EVENTS: dict[str, Kind] = {
     }),
     "unpark": Kind("Input", "RequestStatus.WAITING_FOR_...", {"r": _r("Queues")}),
     "turn": Kind("Input", "StreamingUpdate", {
-        "r": _r("Tokens"), "prompt": Field("prompt tokens now", (), "Prompt"),
+        "r": _r("Tokens", "TurnsYield"), "prompt": Field("prompt tokens now", (), "Prompt"),
         "max_tokens": Field("output tokens at most now", (), "Total"),
         "arr": Field("its new place in scheduling order, -1: as before"),
     }),

@@ -6,6 +6,7 @@ A rule has one name everywhere (see :mod:`stallproof.core.rules`). What is check
   request that waits or takes a victim ends the call's admissions. (A request whose load failed gives its
   blocks up in the call that serves it again: in that call it counts as the holder it was.)
 * OneOrder: within a call holders are served first, then those that hold nothing, each in scheduling order.
+* TurnsYield: a session's next turn does not begin while the request that its last turn passed is the oldest.
 * VictimOrder: victims are behind their target; a victim of preemption is the youngest that runs, a victim of
   eviction the youngest holder that does not.
 * RunningOrder: the running list is in scheduling order.
@@ -36,12 +37,13 @@ from typing import Any
 from . import schema as s
 from .ledger import Ledger, Report, Req, Violation, least, some
 from .policy_choices import Choices
+from .policy_turns import Turns
 from .schema import RECEIVED, RUNNING
 
 #: rules with a check of their own here
 RULES = (
-    "NoInversion", "OneOrder", "VictimOrder", "RunningOrder", "Commit", "Patience", "GateLoads", "FullFit",
-    "RuleR", "BudgetShare", "Promotion", "DeferralDeadline", "Feasible",
+    "NoInversion", "OneOrder", "TurnsYield", "VictimOrder", "RunningOrder", "Commit", "Patience", "GateLoads",
+    "FullFit", "RuleR", "BudgetShare", "Promotion", "DeferralDeadline", "Feasible",
 )  # fmt: skip
 #: rules whose promise is checked of every engine, under these names
 ELSEWHERE = {
@@ -81,10 +83,12 @@ class Policy:
         ledger.after(s.Add, self._add)
         ledger.after(s.Finish, self._finish)
         self.choices = Choices(ledger, self.bad, self.failed)
+        self.turns = Turns(ledger, self.bad)
 
     def header(self, h: s.Header) -> list[str]:
         """Take the rules in force; returns those this build does not know."""
         self.rules = self.choices.rules = frozenset(h.rules)
+        self.turns.on = "TurnsYield" in self.rules
         return sorted(self.rules - set(RULES) - set(ELSEWHERE) - set(UNCHECKED))
 
     def bad(self, rule: str, text: str, **kw: Any) -> None:
@@ -211,6 +215,7 @@ class Policy:
     # ------------------------------------------------------------------ records
 
     def after(self, rec: s.Record) -> None:
+        self.turns.after(rec)
         if type(rec) is not s.Sched:
             return
         led = self.led
@@ -295,6 +300,7 @@ class Policy:
 
     def forget(self) -> None:
         self.choices.forget()
+        self.turns.forget()
         self.infeasible.clear()
         self.held.clear()
         self.received.clear()

@@ -37,6 +37,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "NoInversion": ("case_n1", "starvation-n1"),
     "Commit": ("case_commit_before_preemption", "case_session_gives_its_blocks_up"),
     "OneOrder": ("case_wedge", "wedge-57841"),
+    "TurnsYield": ("case_a_session_passes_an_older_request_once", "session-talks-on-own-finding"),
     "RunningOrder": ("case_running_list_stays_in_order", "priority-place-41951"),
     "FullFit": ("case_balance_copy_gets_the_admission_tests",),
     "RuleR": ("case_balance_copy_gets_the_admission_tests",),

@@ -318,7 +318,7 @@ class QueuePart(Engine):
         comp = None
         if self._sp_ready:
             comp = self._sp_session_comp.pop(session.request_id, None)
-            session._sp_turning = True
+            session._sp_turning = session.num_computed_tokens > 0  # a turn without blocks passes nobody
             turns = session.__dict__.get("_sp_turns")
             if turns:
                 session._sp_arrival = turns.popleft()

@@ -51,6 +51,10 @@ class TurnPart(Engine):
             if older is not None and older < self._sp_key(r):
                 r._sp_passed = older
 
+    def _sp_yields(self: Any) -> bool:
+        """Both rules: without OneOrder the oldest need not be served next."""
+        return bool(self._sp_on("TurnsYield") and self._sp_on("OneOrder"))
+
     def _sp_must_keep(self: Any, session: Any) -> bool:
         """Its last turn passed the request that is the oldest still."""
         passed = getattr(session, "_sp_passed", None)
@@ -61,7 +65,7 @@ class TurnPart(Engine):
                 seats = len(self.running) + self.num_waiting_for_streaming_input
                 if seats >= getattr(self, self._sp_seats_name):
                     return False
-            return bool(self._sp_on("OneOrder") and self._sp_holds(session) and self._sp_older() == passed)
+            return bool(self._sp_yields() and self._sp_holds(session) and self._sp_older() == passed)
         except Exception as exc:
             self._sp_fault("turns", exc)
             return False
@@ -90,7 +94,7 @@ class TurnPart(Engine):
             queued.clear()
 
     def _sp_keep_back(self: Any, session: Any, inputs: Any) -> None:
-        self._sp_fire("OneOrder")
+        self._sp_fire("TurnsYield")
         self._sp_kept[session.request_id] = (session, deque(inputs))
         self._sp_silent.end(session.request_id)
 
