@@ -244,9 +244,13 @@ class QueuePart(Engine):
 
     # ------------------------------------------------------------ arrivals and sessions
 
+    def _sp_unheard(self: Any, request: Any) -> bool:
+        """A further turn for a session that has ended: its client does not know yet."""
+        return any(o.request_id == request.request_id for _, o in self._sp_endings)
+
     def add_request(self: Any, request: Any) -> None:
-        if self._sp_ready and any(o.request_id == request.request_id for _, o in self._sp_endings):
-            return  # a further turn for a session that has ended: its client does not know yet
+        if self._sp_ready and self._sp_unheard(request):
+            return
         if self._sp_ready and request.request_id not in self.requests:
             self._sp_arrival(request)
             super().add_request(request)

@@ -333,8 +333,8 @@ class RecordingMixin:
         try:
             r = request.request_id
             old = self.requests.get(r)  # type: ignore[attr-defined]
-            known = old is not None
-            if not known:
+            unheard = getattr(self, "_sp_unheard", None)  # of ours: nothing comes of it
+            if old is None and not (unheard is not None and self._sp_ready and unheard(request)):  # type: ignore[attr-defined]
                 rec.finished.discard(r)
                 rec.emit(
                     T.Add(
