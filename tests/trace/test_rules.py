@@ -98,11 +98,14 @@ def quarantined():
     return load().upd(Expire("a", "load"), Quarantine("a", 1, [1, 2]))
 
 
-def talks_on(idle=True, older=4, **kw):
+def talks_on(idle=True, beside="", **kw):
     """The second turn of ``a``, which holds blocks, has passed ``o``, which holds none."""
     h = runs(Hand(rules=["TurnsYield"], **kw).add("a", max_tokens=1)).upd(Park("a", "session"), out={"a": 1})
-    h.add("o", prompt=older).out(Turn("a", 8, 1, 500.0), Unpark("a"))
-    h.call(Alloc("a", [2]), Admit("a", 4), Refuse("o", 1, "blocks"), tok={"a": 4})
+    h.add("o").out(Turn("a", 8, 1, 500.0), Unpark("a"))
+    more = [Alloc(beside, [3]), Admit(beside, 0)] if beside else []
+    if beside:
+        h.add(beside)
+    h.call(Alloc("a", [2]), Admit("a", 4), *more, tok=dict.fromkeys(["a", beside] if beside else ["a"], 4))
     return h.upd(Park("a", "session"), out={"a": 1}) if idle else h
 
 
@@ -590,6 +593,9 @@ CONTROLS = {
     ),
     "a turn when the older request has ended": lambda: (
         talks_on().out(Finish("o", "abort", 0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "turns of all seats end in one step": lambda: talks_on(idle=False, max_num_seqs=2, beside="b").upd(
+        Turn("b", 12, 1, 900.0), Turn("a", 12, 1, 901.0), out={"a": 1, "b": 1}
     ),
     "a turn when the older request is a later turn": lambda: (
         talks_on().out(Turn("o", 8, 1, 700.0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))

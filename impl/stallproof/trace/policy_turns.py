@@ -12,7 +12,7 @@ from typing import Any
 
 from . import schema as s
 from .ledger import Ledger, Req
-from .schema import FINISHED, PREEMPTED, WAITING
+from .schema import FINISHED, PREEMPTED, RUNNING, WAITING
 
 
 class Turns:
@@ -26,7 +26,7 @@ class Turns:
         #: one is another arrival
         self.passed: dict[str, tuple[str, Any]] = {}
         self.calls = 0  # at the end of the last record
-        self.ended = 0  # requests that left their seats in this record
+        self.left = 0  # requests that left their seats in this record: the engine takes them away at its end
         for kind in (s.Alloc, s.Share, s.Free, s.Admit, s.Load, s.Preempt, s.Evict, s.Refuse, s.NotYet):
             ledger.before(kind, self._decides)
         ledger.before(s.Turn, self._turn)
@@ -67,16 +67,17 @@ class Turns:
                 requests=[e.r, older.r],
             )
         self.begun.add(e.r)
+        self.left += q is not None and q.st == RUNNING
 
     def _seats(self) -> bool:
-        """Whether a seat is left beside sessions between turns, and who ended in this record."""
+        """Whether a seat is left beside sessions between turns, and who left one in this record."""
         led = self.led
         idle = sum(q.awaits == "session" and q.st != FINISHED for q in led.reqs.values())
         most = led.config.max_num_seqs
-        return not most or len(led.running) + idle + self.ended < most
+        return not most or len(led.running) + idle + self.left < most
 
     def _finish(self, e: s.Finish) -> None:
-        self.ended += 1
+        self.left += 1
         self.begun.discard(e.r)
         self.passed.pop(e.r, None)
 
@@ -84,7 +85,7 @@ class Turns:
         """The end of a record."""
         if self.begun and type(rec) is s.Sched:
             self._look()
-        self.calls, self.ended = self.led.calls, 0
+        self.calls, self.left = self.led.calls, 0
 
     def forget(self) -> None:
         """The state was replaced by a snapshot."""
