@@ -19,7 +19,7 @@ from stallproof_proofs.result import Result
 from stallproof_proofs.theory import Lemma, Lemmas, Obligation, Variant
 
 #: Theories that take more than a few seconds run whole only in the slow tests (and in `make check-model`).
-LARGE = ("commit", "dropped", "order", "shared", "starvation", "starvation.shared")
+LARGE = ("commit", "dropped", "order", "shared", "starvation", "starvation.dropped", "starvation.shared")
 NAMES = [t.name for t in theories()]
 BY_SIZE = [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in NAMES]
 x, y = z3.Ints("x y")

@@ -61,15 +61,25 @@ def statements(s: State) -> dict[str, Bool]:
     }
 
 
+def _between(s: State, t: State) -> Bool:
+    part = lambda w: z3.Or(order(w) <= order(o), s.own(w) > 0, t.own(w) > 0)  # noqa: E731
+    changed = lambda w: z3.And(part(w), z3.Not(same(component(t, w), component(s, w))))  # noqa: E731
+    first = forall(u, z3.Implies(order(u) < order(v), z3.Not(changed(u))))
+    return forall(v, z3.Implies(z3.And(changed(v), first), less(component(t, v), component(s, v))))
+
+
 def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
-    """What holds of a call that ends with o in line all the while, at Dispatch.
+    """What holds of a call that ends with o in line all the while, at Dispatch, and between calls.
 
     NoStarvation.rank  of the requests that take part (those ahead of o, o, holders behind o; a finite set
                        that does not grow, by Bypass), the oldest whose measure changed has gone down; nothing
-                       that a request behind o without blocks does can pay for a rise among them
+                       that a request behind o without blocks does can pay for a rise among them. Of actions
+                       between calls, too (there the next turn that takes blocks over is one of them)
     NoStarvation.goes  with nothing pending outside (no step in flight, so no patience either, no load, no
                        grammar, no pause, no not-yet), the measure of one that takes part has changed
     """
+    if "between_calls" in a.guards:
+        return {"NoStarvation.rank": _between(s, t)}
     if a.name != "Dispatch":
         return {}
     changed = lambda w: z3.And(takes_part(s, w), z3.Not(same(component(t, w), at_start(s, w))))  # noqa: E731
