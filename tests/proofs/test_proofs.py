@@ -97,7 +97,8 @@ SPARE_THERE = {
     "StartLoad.slot": "a load runs nothing yet; the engine asks all the same",
     "Leave.runs": "only who runs leaves; adapters do not become more by it",
     "Another.lacks": "whoever is taken to be the first that waits, the count begins anew",
-    "Another.new": "as above",
+    "Again.lacks": "as above: its count goes on",
+    "Again.same": "a count that goes on for another one shuts the door earlier",
 }
 
 
