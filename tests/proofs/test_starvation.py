@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import z3
 
-from stallproof_proofs.systems import order as m
 from stallproof_proofs.systems import (
     dropped,
     order_steps,
@@ -16,6 +15,7 @@ from stallproof_proofs.systems import (
     starvation_dropped,
     starvation_shared,
 )
+from stallproof_proofs.systems import order as m
 
 PAIRS = {
     "order": (order_steps.every_action, starvation.actions, m.vocabulary, starvation.vocabulary),

@@ -129,6 +129,12 @@ def _holders_close_nothing(s: State, a: Action) -> Action:
     )
 
 
+def _passes_for_all(s: State, a: Action) -> Action:
+    """Whom a turn passes is noted for every session, not only for its own."""
+    new = a.updates["passed"](m.r0)
+    return substituted(a, passed=lambda w: new)
+
+
 TWINS = [
     Twin("StartLoad", "not_shut", "Bypass", note="a refusal closes nothing: newcomers start loads"),
     Twin("Admit", "not_shut", "Bypass", note="a refusal closes nothing: newcomers run"),
@@ -153,6 +159,10 @@ TWINS = [
     Twin("Input", "yields", "OneTurn", note="N7: a session that goes on talking goes first with each turn"),
     Twin("InputAway", "yields", "one turn", note="N7 under FCFS: each turn takes the blocks over"),
     Twin("InputHere", "noted", "one turn", note="a turn that does not note whom it passes"),
+    Twin(
+        "Arrive", "new", "TurnBegins.over", note="an id is used again: whom a kept turn waits for comes back"
+    ),
+    Twin("Input", "whom", "TurnBegins.whom", _passes_for_all, note="one turn changes whom another waits for"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -171,6 +181,17 @@ ASSUMPTIONS = (
         "older one that fell (Decreases), so it does so finitely often; out of line it runs, loads, has "
         "loaded (and is promoted by the next call), or waits for its own token: finitely long.",
         ("starvation", "starvation.shared", "starvation.dropped"),
+    ),
+    Assumption(
+        "turn_begins",
+        "glue",
+        "A turn that is kept (TurnsYield) begins in the end. It waits for one request, the same all the "
+        "while (TurnBegins.whom), and only while that one is the oldest that waits (guard yields). By "
+        "NoStarvation that one leaves the line whenever it is in it, and comes to its end; who is over "
+        "stays so (TurnBegins.over), so from then on nothing keeps the turn. That whoever gives input then "
+        "does so is the engine's part.",
+        ("starvation", "starvation.shared", "starvation.dropped"),
+        "tests/formal/test_turns.py (fair cycles of the model)",
     ),
     Assumption(
         "watched",
@@ -196,7 +217,8 @@ theory = Inductive(
     "turn at most (TurnsYield), whatever a block holds and however long a session may get. "
     "NoStarvation: on o, those ahead of it and those holders, the "
     "measure falls in every call that acts, patience P and rejections of newcomers included, and in every "
-    "action between calls that changes it, and a call with nothing pending outside acts on one of them.",
+    "action between calls that changes it, and a call with nothing pending outside acts on one of them. "
+    "TurnBegins: a turn that is kept waits for one request, and for nobody once that one is over.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,
