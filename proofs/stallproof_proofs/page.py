@@ -42,6 +42,7 @@ PROMISE: dict[str, tuple[tuple[str, ...], str]] = {
         "starvation_glue",
     ),
     "Bypass bound": (("Bypass", "OneTurn", "Turns"), "watched"),
+    "A kept turn begins": (("TurnBegins",), "turn_begins"),
     "Seated": (("Seated",), ""),
     "BoundedWait (late, duplicate, unknown reports)": (("BoundedWait",), "finite_answers"),
     'DeferralDeadline ("not yet" without end)': (("Deferral",), "finite_answers"),
@@ -190,10 +191,11 @@ def _of(results: Sequence[Result]) -> str:
 
 def evidence(transitions: int = 2_000, configurations: int = 20, seed: int = 0) -> list[str]:
     """The section on the model: relations against the model, the measure on reachable states."""
-    from stallproof_proofs import reach
+    from stallproof_proofs import differential_adapters, reach
     from stallproof_proofs.differential import run
 
     d = run(seed, transitions)
+    loras = differential_adapters.run(seed, transitions)
     rng = random.Random(seed)
     checks = [reach.check(reach.random_constants(rng), 1_500) for _ in range(configurations)]
     out = [
@@ -204,6 +206,11 @@ def evidence(transitions: int = 2_000, configurations: int = 20, seed: int = 0) 
         f"{d.disabled} times, "
         f"**{d.found} differences** in guards or post-states. A relation with a guard or an update left out "
         "shows differences (tests).",
+        "",
+        "Relations of theory `adapters` beside the admissions of the model: "
+        f"{loras.calls} calls, a request may be admitted {loras.asked[True]} times and must wait "
+        f"{loras.asked[False]} times, {sum(loras.by_action.values())} micro-steps, "
+        f"**{loras.found} differences**.",
         "",
         f"The measure, written once more in plain Python, on {sum(c.transitions for c in checks)} "
         f"transitions of {configurations} random configurations of the model: raised "

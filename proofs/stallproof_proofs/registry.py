@@ -20,6 +20,7 @@ def theories() -> list[Theory]:
         shared,
         sharing,
         starvation,
+        starvation_dropped,
         starvation_shared,
         sums,
     )
@@ -34,6 +35,7 @@ def theories() -> list[Theory]:
         order.theory,
         dropped.theory,
         starvation.theory,
+        starvation_dropped.theory,
         sharing.theory,
         shared.theory,
         starvation_shared.theory,

@@ -19,14 +19,17 @@ from stallproof_proofs.reach import Ghost, follow, vector
 
 
 class Window(NamedTuple):
-    """``start``: the measure when it began; ``old``: steps in flight from before; ``served``: since then."""
+    """``start``: the measure when it began; ``held``: who held blocks then; ``old``: steps in flight from
+    before; ``served``: since then.
+    """
 
     start: tuple[Any, ...]
+    held: frozenset[int]
     old: int
     served: frozenset[int]
 
 
-NONE = Window((), 0, frozenset())
+NONE = Window((), frozenset(), 0, frozenset())
 
 
 @dataclass
@@ -49,7 +52,8 @@ def lost(S: State, T: State) -> tuple[int, ...]:
 
 def _scheduled(S: State, T: State, w: Window, before: tuple[Any, ...]) -> tuple[Window, Window]:
     """The window that the call belongs to, and the one that it leaves open."""
-    mine = w if S.pw else Window(before, len(S.infl), frozenset())
+    held = frozenset(r for r in S.ord if at(S.own, r) > 0)
+    mine = w if S.pw else Window(before, held, len(S.infl), frozenset())
     new = T.infl[-1].all if len(T.infl) > len(S.infl) else frozenset()
     return mine, mine._replace(served=mine.served | new) if T.pw else NONE
 
@@ -112,7 +116,8 @@ def _judge(
             wrong.append("Decreases.window")
         for v in victims:
             i = T.ord.index(v)
-            if not now[:i] < mine.start[:i]:
+            ahead = [j for j in range(i) if T.ord[j] in mine.held]
+            if not [now[j] for j in ahead] < [mine.start[j] for j in ahead]:
                 wrong.append("LostPaid")
     elif not now < before:
         wrong.append("Decreases")

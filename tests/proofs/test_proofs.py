@@ -19,7 +19,7 @@ from stallproof_proofs.result import Result
 from stallproof_proofs.theory import Lemma, Lemmas, Obligation, Variant
 
 #: Theories that take more than a few seconds run whole only in the slow tests (and in `make check-model`).
-LARGE = ("commit", "dropped", "order", "shared", "starvation", "starvation.shared")
+LARGE = ("commit", "dropped", "order", "shared", "starvation", "starvation.dropped", "starvation.shared")
 NAMES = [t.name for t in theories()]
 BY_SIZE = [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in NAMES]
 x, y = z3.Ints("x y")
@@ -97,7 +97,8 @@ SPARE_THERE = {
     "StartLoad.slot": "a load runs nothing yet; the engine asks all the same",
     "Leave.runs": "only who runs leaves; adapters do not become more by it",
     "Another.lacks": "whoever is taken to be the first that waits, the count begins anew",
-    "Another.new": "as above",
+    "Again.lacks": "as above: its count goes on",
+    "Again.same": "a count that goes on for another one shuts the door earlier",
 }
 
 

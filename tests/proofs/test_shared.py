@@ -86,7 +86,7 @@ def step(rng: random.Random, st: dict[int, int], tables: Tables, r: int) -> tupl
             return "XferFail", {"moves": sole}
         case m.IDLING:
             if rng.random() < 0.5:
-                st[r] = m.HELD
+                st[r] = m.HELD if had else m.WAITING
                 return "Input", {}
             tables[r] = set()
             return "LoadEvict", {"moves": sole}
@@ -103,8 +103,9 @@ def broken(seed: int, count: Count, rounds: int = 400) -> set[str]:
         st = {r: rng.choice((*HOLDERS, m.WAITING, m.RUNNING)) for r in REQUESTS}
         quarantined = {b for b in BLOCKS if rng.random() < 0.1}
         usable = [b for b in BLOCKS if b not in quarantined]
+        nothing = {r for r in REQUESTS if st[r] == m.WAITING or (st[r] == m.IDLING and rng.random() < 0.3)}
         tables = {
-            r: set() if st[r] == m.WAITING else set(rng.sample(usable, min(len(usable), rng.randint(1, 3))))
+            r: set() if r in nothing else set(rng.sample(usable, min(len(usable), rng.randint(1, 3))))
             for r in REQUESTS
         }
         before = numbers(dict(st), {r: set(t) for r, t in tables.items()}, quarantined, count)

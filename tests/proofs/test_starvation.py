@@ -7,12 +7,25 @@ from dataclasses import replace
 import pytest
 import z3
 
+from stallproof_proofs.systems import (
+    dropped,
+    order_steps,
+    shared,
+    starvation,
+    starvation_dropped,
+    starvation_shared,
+)
 from stallproof_proofs.systems import order as m
-from stallproof_proofs.systems import order_steps, shared, starvation, starvation_shared
 
 PAIRS = {
     "order": (order_steps.every_action, starvation.actions, m.vocabulary, starvation.vocabulary),
     "shared": (shared.actions, starvation_shared.actions, shared.vocabulary, starvation_shared.vocabulary),
+    "dropped": (
+        dropped.actions,
+        starvation_dropped.actions,
+        dropped.vocabulary,
+        starvation_dropped.vocabulary,
+    ),
 }
 
 

@@ -25,6 +25,11 @@ def _not_counted(s: State, a: Action) -> Action:
     return substituted(a, ot=s.ot)
 
 
+def _forgotten(s: State, a: Action) -> Action:
+    """AdapterWatch = begin: who waits is forgotten while adapters are free."""
+    return substituted(a, ot=lambda: z3.IntVal(0))
+
+
 theory = Inductive(
     name="adapters",
     title="Adapters",
@@ -49,16 +54,19 @@ theory = Inductive(
         Twin("Admit", "lets_go_first", "AdapterShare.overtaken", note="adapter-overtaken: #16876"),
         Twin("StartLoad", "lets_go_first", "AdapterShare.overtaken", note="loads overtake without end"),
         Twin("Admit", "counts", "counted", _not_counted, note="an admission that is not counted"),
+        Twin("Nobody", "kept", "counted", _forgotten, note="adapter-forgotten: its count begins anew"),
+        Twin("Another", "new", "counted", note="adapter-forgotten: the same one, counted anew"),
     ],
     assumptions=(
         Assumption(
             "adapters_apart",
             "model",
-            "The relations of theory adapters are written by hand and know no blocks; no transition function "
-            "of the model is compared with them. The other theories know no adapters: that who waits for one "
-            "is served is checked for small instances.",
+            "The relations of theory adapters are written by hand and know no blocks; who is taken to be the "
+            "first that waits is any request that lacks its adapter. They agree with the operators of the "
+            "model where its admission loop calls them. The other theories know no adapters: that who waits "
+            "for one is served is checked for small instances.",
             ("adapters",),
-            "gaps adapter-too-many and adapter-overtaken",
+            "tests/proofs/test_differential_adapters.py; gaps adapter-too-many and adapter-overtaken",
         ),
     ),
 )

@@ -68,6 +68,8 @@ def window(s: State) -> dict[str, Bool]:
         "lowered since": z3.Implies(
             z3.And(open_, s.hasw()), less(component(s, s.ww()), at_window(s, s.ww()))
         ),
+        "holders since": forall(q, z3.Implies(z3.And(open_, s.own(q) > 0), s.heldw(q))),
+        "payer held": z3.Implies(z3.And(open_, s.hasw()), s.heldw(s.ww())),
         "raised only behind since": forall(
             v, z3.Implies(z3.And(open_, less(at_window(s, v), component(s, v))), payer(s, v))
         ),
@@ -145,8 +147,7 @@ ASSUMPTIONS = (
         "the last call of a window may lose a token, and does not wait (Decreases.window). So the vectors at "
         "the beginnings of windows never rise, and fall with each window that acts: by Decreases if it loses "
         "nothing, by Decreases.window if it does. Within a window nothing is raised, so it is finite, too. "
-        "NoStarvation is not stated for this case: theory starvation has late tokens delivered, or their "
-        "victims spared.",
+        "For NoStarvation see starvation_windows.",
         ("dropped",),
     ),
     Assumption(
@@ -165,11 +166,12 @@ theory = Inductive(
     title="Dropped late tokens, and patience for all steps in flight",
     theorem="Late tokens of who is preempted are lost, nobody is spared, at most D steps are in flight, and "
     "P >= D - 1. Tokens may be lost all the same (one request ahead takes what another left: a run of seven "
-    "actions is in the tests), so the vector of theory order may rise in a call. But a token is lost only if "
-    "a request ahead of its own has gone down since the window began (LostPaid; a window is a call and the "
-    "calls that waited just before it); such a call ends its window, and the vector is lower then than when "
-    "the window began (Decreases.window). Every other call and action lowers it as in theory order; NoWedge, "
-    "NoInversion, Drain, EvictCoupled, PreemptPaid and Seated hold as there.",
+    "actions is in the tests), so the vector of theory order may rise in a call. But a token is lost only "
+    "if a request ahead of its own that held blocks when the window began has gone down since (LostPaid; a "
+    "window is a call and the calls that waited just before it), never for the end of a newcomer; such a "
+    "call ends its window, and the vector is lower then than when the window began (Decreases.window). "
+    "Every other call and action lowers it as in theory order; NoWedge, NoInversion, Drain, EvictCoupled, "
+    "PreemptPaid and Seated hold as there.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,

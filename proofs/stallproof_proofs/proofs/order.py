@@ -409,8 +409,9 @@ ASSUMPTIONS = (
         "seats (gap sessions-take-the-seats), input for a session that still runs (gap "
         "session-in-two-queues). A session has finitely many tokens in all; under FCFS each turn is a "
         "request of its own. Theories shared and starvation.shared are about sessions that keep their "
-        "place. Theory commit leaves out sessions, shared blocks, dropped late tokens, grammar wait, pause "
-        "and max_num_seqs.",
+        "place, and late tokens delivered or their victims spared; dropped ones (theories dropped and "
+        "starvation.dropped) are about blocks that nobody shares. Theory commit leaves out sessions, shared "
+        "blocks, dropped late tokens, grammar wait, pause and max_num_seqs.",
         ("order",),
     ),
     Assumption(

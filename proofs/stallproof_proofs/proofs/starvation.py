@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,7 @@ def auxiliary(s: State) -> dict[str, Bool]:
     newcomer = z3.And(order(q) > order(o), s.owns(q) == 0)
     return {
         "line": z3.Implies(s.line(), system.ready(s)),
-        "line at start": z3.Implies(inside, z3.And(s.sts(o) == m.WAITING, s.phs(o) == 0, s.owns(o) == 0)),
+        "line at start": z3.Implies(inside, z3.And(s.sts(o) == s.st(o), s.phs(o) == 0)),
         "o looked at": z3.Implies(
             z3.And(inside, s.mode() == ADMLOOP, z3.Not(candidate(s, o))),
             z3.And(s.hasc(), order(s.cw()) <= order(o)),
@@ -98,22 +99,40 @@ def auxiliary(s: State) -> dict[str, Bool]:
     }
 
 
-def _given(s: State, a: Action) -> Action:
-    """The turn of a session that was evicted is given a block between calls."""
-    more: dict[str, Any] = {
-        "own": lambda w: ite(w == m.r0, s.limbo() + 1, s.own(w)),
-        "free": lambda: s.free() - 1,
-    }
-    actions = [replace(b, updates={**b.updates, **more}) for b in m_steps.every_action(s) if b.name == a.name]
-    bare = [
-        replace(b, updates={n: x for n, x in b.updates.items() if not n.startswith("S")}) for b in actions
-    ]
-    return system.watched(s, moved(s, bare[0], m.r0, m.SUMS))
+def given_by(every: Callable[[State], Sequence[Action]]) -> Callable[[State, Action], Action]:
+    """The turn of a session that was evicted is given a block between calls; ``every``: unwatched actions."""
+
+    def given(s: State, a: Action) -> Action:
+        more: dict[str, Any] = {
+            "own": lambda w: ite(w == m.r0, s.limbo() + 1, s.own(w)),
+            "free": lambda: s.free() - 1,
+        }
+        base = next(b for b in every(s) if b.name == a.name)
+        updates = {n: x for n, x in base.updates.items() if not n.startswith("S")}
+        return system.watched(s, moved(s, replace(base, updates={**updates, **more}), m.r0, m.SUMS))
+
+    return given
 
 
-def _anew(s: State, a: Action) -> Action:
+def anew(s: State, a: Action) -> Action:
     """A turn keeps the blocks and forgets what is computed in them."""
     return substituted(a, comp=lambda w: ite(w == m.r0, 0, s.comp(w)))
+
+
+def _holders_close_nothing(s: State, a: Action) -> Action:
+    """Only who holds nothing closes the door when it is refused."""
+    waits = s.own(m.r0) == 0
+    return substituted(
+        a,
+        hasc=lambda: ite(waits, a.updates["hasc"](), s.hasc()),
+        cw=lambda: ite(waits, a.updates["cw"](), s.cw()),
+    )
+
+
+def _passes_for_all(s: State, a: Action) -> Action:
+    """Whom a turn passes is noted for every session, not only for its own."""
+    new = a.updates["passed"](m.r0)
+    return substituted(a, passed=lambda w: new)
 
 
 TWINS = [
@@ -121,14 +140,29 @@ TWINS = [
     Twin("Admit", "not_shut", "Bypass", note="a refusal closes nothing: newcomers run"),
     Twin("StartLoad", "next", "Bypass", note="non-holders out of scheduling order"),
     Twin("Admit", "turn", "Bypass", note="non-holders out of scheduling order"),
+    Twin(
+        "Refuse",
+        "door",
+        "o looked at",
+        _holders_close_nothing,
+        note="a parked holder that is refused closes nothing: newcomers pass it",
+    ),
     Twin("LoadEvict", "not_shut", "newcomers do nothing", note="a newcomer's load evicts a session"),
     Twin(
-        "InputHere", "given", "Bypass", _given, note="turns of evicted sessions are given blocks: newcomers"
+        "InputHere",
+        "given",
+        "Bypass",
+        given_by(m_steps.every_action),
+        note="turns of evicted sessions are given blocks: newcomers",
     ),
-    Twin("InputHere", "kept", "turns", _anew, note="a turn computes its session again: it passes o for ever"),
+    Twin("InputHere", "kept", "turns", anew, note="a turn computes its session again: it passes o for ever"),
     Twin("Input", "yields", "OneTurn", note="N7: a session that goes on talking goes first with each turn"),
     Twin("InputAway", "yields", "one turn", note="N7 under FCFS: each turn takes the blocks over"),
     Twin("InputHere", "noted", "one turn", note="a turn that does not note whom it passes"),
+    Twin(
+        "Arrive", "new", "TurnBegins.over", note="an id is used again: whom a kept turn waits for comes back"
+    ),
+    Twin("Input", "whom", "TurnBegins.whom", _passes_for_all, note="one turn changes whom another waits for"),
     Twin("Dispatch", "over", "NoStarvation.goes", note="a call ends before it has looked at everybody"),
 ]
 
@@ -137,24 +171,35 @@ ASSUMPTIONS = (
         "starvation_glue",
         "glue",
         "NoStarvation from the obligations. Those ahead of o are finitely many; by induction they finish, "
-        "or idle, and who idles has no work and is everybody's victim. "
-        "While o is in line the set of requests that take part grows only by turns of sessions that hold "
-        "blocks, which are finitely many (Bypass, Turns; under FCFS a turn is a new request), every call "
+        "or idle, and who idles has no work and is everybody's victim. While o is in line the set of "
+        "requests that take part grows only by turns of sessions that hold blocks, which are finitely many "
+        "(Bypass, Turns; under FCFS a turn is a new request), every call and every action between calls "
         "lowers their vector of measures or leaves it (NoStarvation.rank), and with nothing pending outside "
-        "it lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient call "
-        "waits only for a step in flight, at most P times (Patience.steps). Vectors of a fixed finite "
+        "a call lowers it (NoStarvation.goes); what is pending outside comes (environment), and a patient "
+        "call waits only for a step in flight, at most P times (Patience.steps). Vectors of a fixed finite "
         "length are well-founded, so o leaves the line. Its own measure is never raised except below an "
-        "older one that fell (Decreases), so it does so finitely often; out of line it runs, loads, or "
-        "waits for its own token: finitely long.",
-        ("starvation", "starvation.shared"),
+        "older one that fell (Decreases), so it does so finitely often; out of line it runs, loads, has "
+        "loaded (and is promoted by the next call), or waits for its own token: finitely long.",
+        ("starvation", "starvation.shared", "starvation.dropped"),
+    ),
+    Assumption(
+        "turn_begins",
+        "glue",
+        "A turn that is kept (TurnsYield) begins in the end. It waits for one request, the same all the "
+        "while (TurnBegins.whom), and only while that one is the oldest that waits (guard yields). By "
+        "NoStarvation that one leaves the line whenever it is in it, and comes to its end; who is over "
+        "stays so (TurnBegins.over), so from then on nothing keeps the turn. That whoever gives input then "
+        "does so is the engine's part.",
+        ("starvation", "starvation.shared", "starvation.dropped"),
+        "tests/formal/test_turns.py (fair cycles of the model)",
     ),
     Assumption(
         "watched",
         "glue",
-        "Theories starvation and starvation.shared add ghosts to theories order and shared, and one rule, "
-        "TurnsYield, as guards of Input; no guard reads a ghost, so every invariant proved there holds in "
-        "their states.",
-        ("starvation", "starvation.shared"),
+        "Theories starvation, starvation.shared and starvation.dropped add ghosts to theories order, shared "
+        "and dropped, and one rule, TurnsYield, as guards of Input; no guard reads a ghost, so every "
+        "invariant proved there holds in their states.",
+        ("starvation", "starvation.shared", "starvation.dropped"),
         "tests/proofs/test_starvation.py (the actions are compared term by term)",
     ),
 )
@@ -162,7 +207,8 @@ ASSUMPTIONS = (
 theory = Inductive(
     name="starvation",
     title="NoStarvation with patience, and the bypass bound",
-    theorem="Let o be any request in line: waiting, without blocks or tokens outstanding. Bypass: until "
+    theorem="Let o be any request in line: waiting, or parked with its blocks, and no token of it "
+    "outstanding. Bypass: until "
     "something of o changes, no request behind it that held nothing when o got in line is given a block, so "
     "at most B requests behind it are served, however many arrive, and one more for each request ahead of it "
     "that is a session and comes back behind it. Turns: under FCFS a session's next turn is a new request "
@@ -170,8 +216,9 @@ theory = Inductive(
     "on talking passes o finitely often. OneTurn: while o is the oldest that waits, each passes it with one "
     "turn at most (TurnsYield), whatever a block holds and however long a session may get. "
     "NoStarvation: on o, those ahead of it and those holders, the "
-    "measure falls in every call that acts, patience P and rejections of newcomers included, and a call with "
-    "nothing pending outside acts on one of them.",
+    "measure falls in every call that acts, patience P and rejections of newcomers included, and in every "
+    "action between calls that changes it, and a call with nothing pending outside acts on one of them. "
+    "TurnBegins: a turn that is kept waits for one request, and for nobody once that one is over.",
     system=system.system,
     statements=stated.statements,
     auxiliary=auxiliary,

@@ -13,7 +13,8 @@ def statements(s: State) -> dict[str, Bool]:
 
     AdapterShare           at most MaxLoras adapters among all running requests
     AdapterShare.overtaken as long as one request is the first that waits for its adapter, at most
-                           AdapterBound newcomers with adapters behind it are given blocks
+                           AdapterBound newcomers with adapters behind it are given blocks while it lacks its
+                           own, times between when no adapter is lacking included (AdapterWatch = always)
     """
     return {
         "AdapterShare": s.Nada() <= Most,

@@ -21,14 +21,19 @@ def since_window(s: State, t: State) -> Bool:
 
 
 def gone_down(s: State, w: Expr) -> Bool:
-    """A request ahead of ``w`` has gone down since the window began."""
-    return z3.Exists([q], z3.And(order(q) < order(w), less(component(s, q), at_window(s, q))))
+    """A request ahead of ``w`` that held blocks when the window began has gone down since.
+
+    Or one that took over the blocks of a session's last turn since then.
+    """
+    down = z3.And(s.heldw(q), less(component(s, q), at_window(s, q)))
+    return z3.Exists([q], z3.And(order(q) < order(w), down))
 
 
 def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
     """Those of theory order, but for a call that loses a token.
 
-    LostPaid          a token is lost only if a request ahead of its own has gone down since the window began
+    LostPaid          a token is lost only if a request ahead of its own that held blocks when the window
+                      began has gone down since (or one that took them over, as the next turn of a session)
     Decreases         as in theory order, of every call that loses no token and every action between calls
     Decreases.window  a call that loses a token is the last of its window (it does not wait), and the vector
                       is lower than when the window began

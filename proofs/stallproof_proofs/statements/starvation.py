@@ -10,6 +10,7 @@ from stallproof_proofs.systems.order import (
     BLOCKED,
     FINISHED,
     IDLE,
+    IDLING,
     LOADING,
     ZOMBIE,
     Blocks,
@@ -61,17 +62,42 @@ def statements(s: State) -> dict[str, Bool]:
     }
 
 
+def _between(s: State, t: State) -> Bool:
+    part = lambda w: z3.Or(order(w) <= order(o), s.own(w) > 0, t.own(w) > 0)  # noqa: E731
+    changed = lambda w: z3.And(part(w), z3.Not(same(component(t, w), component(s, w))))  # noqa: E731
+    first = forall(u, z3.Implies(order(u) < order(v), z3.Not(changed(u))))
+    return forall(v, z3.Implies(z3.And(changed(v), first), less(component(t, v), component(s, v))))
+
+
+def turns(s: State, t: State, a: Action) -> dict[str, Bool]:
+    """That a turn which is kept begins in the end rests on these two.
+
+    TurnBegins.whom  it waits for one request, the same until it begins (or the session ends)
+    TurnBegins.over  who is over stays so: once that one is, nothing keeps the turn (guard Input.yields)
+    """
+    out: dict[str, Bool] = {}
+    if a.name in ("Input", "InputAway", "InputHere"):
+        kept = z3.And(s.passes(q), s.st(q) == IDLING, t.st(q) == IDLING)
+        out["TurnBegins.whom"] = forall(q, z3.Implies(kept, z3.And(t.passes(q), t.passed(q) == s.passed(q))))
+    if "st" in a.updates:
+        out["TurnBegins.over"] = forall(q, z3.Implies(s.st(q) == FINISHED, t.st(q) == FINISHED))
+    return out
+
+
 def action_statements(s: State, t: State, a: Action) -> dict[str, Bool]:
-    """What holds of a call that ends with o in line all the while, at Dispatch.
+    """What holds of turns (above), of a call that ends with o in line all the while, and between calls.
 
     NoStarvation.rank  of the requests that take part (those ahead of o, o, holders behind o; a finite set
                        that does not grow, by Bypass), the oldest whose measure changed has gone down; nothing
-                       that a request behind o without blocks does can pay for a rise among them
+                       that a request behind o without blocks does can pay for a rise among them. Of actions
+                       between calls, too (there the next turn that takes blocks over is one of them)
     NoStarvation.goes  with nothing pending outside (no step in flight, so no patience either, no load, no
                        grammar, no pause, no not-yet), the measure of one that takes part has changed
     """
+    if "between_calls" in a.guards:
+        return {"NoStarvation.rank": _between(s, t), **turns(s, t, a)}
     if a.name != "Dispatch":
-        return {}
+        return turns(s, t, a)
     changed = lambda w: z3.And(takes_part(s, w), z3.Not(same(component(t, w), at_start(s, w))))  # noqa: E731
     first = forall(u, z3.Implies(order(u) < order(v), z3.Not(changed(u))))
     nothing_outside = z3.And(

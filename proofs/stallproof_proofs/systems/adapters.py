@@ -1,8 +1,9 @@
 """Adapters: who may run next to whom (``NoSlot``, ``Overtakes``, ``CountOvertaken`` of ``spec/Sched.tla``).
 
 Blocks, steps and order of the scan play no part here: whoever is admitted next is any request that the two
-rules let pass. ``hd`` is the first that waits for its adapter; ``ot`` counts as the rule does, up to the
-bound, and ``past`` (a ghost) counts every request that overtook it since it is first.
+rules let pass. ``hd`` is the first that waits for its adapter, or the last that was (``had``), if nobody
+lacks one now (``hashd`` is false): its count is kept. ``ot`` counts as the rule does, up to the bound, and
+``past`` (a ghost) counts every request that overtook it since it is first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ order = z3.Function("ord", Req, I)
 
 vocabulary = Vocabulary(
     Var("run", (Req,), B),
+    Var("had", (), B),
     Var("hashd", (), B),
     Var("hd", (), Req),
     Var("ot", (), I),
@@ -60,8 +62,9 @@ def actions(s: State) -> list[Action]:
     lets = {"lets_go_first": z3.Or(s.ot() < Bound, z3.Not(passes))}
     count = {"ot": ite(passes, zmin(s.ot() + 1, Bound), s.ot()), "past": ite(passes, s.past() + 1, s.past())}
     waits = {"waits": z3.Not(s.run(r0))}
-    first = {"hashd": lambda: z3.BoolVal(True), "hd": lambda: h0}
-    anew = {"ot": lambda: z3.IntVal(0), "past": lambda: z3.IntVal(0)}
+    first = {"had": lambda: z3.BoolVal(True), "hashd": lambda: z3.BoolVal(True), "hd": lambda: h0}
+    same = z3.And(s.had(), s.hd() == h0)
+    anew = {"ot": lambda: z3.IntVal(0), "past": lambda: ite(same, s.past(), 0)}
     return [
         _runs(s, "Admit", True, {**waits, "slot": slot(s, r0), **lets}, "Admit", **count),
         Action(
@@ -74,12 +77,21 @@ def actions(s: State) -> list[Action]:
         _runs(s, "Leave", False, {"runs": s.run(r0)}, "Finish, Preempt, Idle"),
         Action(
             "Another",
-            {"lacks": z3.Not(slot(s, h0)), "new": z3.Or(z3.Not(s.hashd()), s.hd() != h0)},
+            {"lacks": z3.Not(slot(s, h0)), "new": z3.Not(same)},
             {**first, **anew},
             (h0,),
             "WaitsForSlot: another request is the first that waits for its adapter",
         ),
-        Action("Nobody", {}, {"hashd": lambda: z3.BoolVal(False), **anew}, (), "WaitsForSlot: none waits"),
+        Action(
+            "Again",
+            {"lacks": z3.Not(slot(s, h0)), "same": same},
+            first,
+            (h0,),
+            "WaitsForSlot: the same is first, or is so again",
+        ),
+        Action(
+            "Nobody", {}, {"hashd": lambda: z3.BoolVal(False)}, (), "WaitsForSlot: none waits; not forgotten"
+        ),
     ]
 
 
@@ -88,6 +100,7 @@ def init(s: State) -> list[Bool]:
         forall(q, z3.Not(s.run(q))),
         forall(a, s.Nrun(a) == 0),
         s.Nada() == 0,
+        z3.Not(s.had()),
         z3.Not(s.hashd()),
         s.ot() == 0,
         s.past() == 0,

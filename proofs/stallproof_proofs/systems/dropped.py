@@ -6,8 +6,9 @@ preemption). At most ``D`` steps are in flight, and ``P >= D - 1``.
 
 A *window* is a call and the calls that waited just before it. Ghosts, which no guard of an engine reads:
 ``oldn`` (steps in flight that were dispatched before the window), ``served`` (given tokens in the window),
-the measure of each request when the window began (``w1`` to ``w4``), ``hasw``/``ww`` (the oldest request
-known to have gone down since), ``lost`` (a token was lost in this call).
+the measure of each request when the window began (``w1`` to ``w4``), ``heldw`` (held blocks when it began, or
+has taken those of a session's last turn over since), ``hasw``/``ww`` (the oldest of these that is known to
+have gone down since), ``lost`` (a token was lost in this call).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ vocabulary = Vocabulary(
     Var("w2", (m.Req,), m.I),
     Var("w3", (m.Req,), m.I),
     Var("w4", (m.Req,), m.I),
+    Var("heldw", (m.Req,), m.B),
     Var("hasw", (), m.B),
     Var("ww", (), m.Req),
     Var("lost", (), m.B),
@@ -52,7 +54,7 @@ def at_window(s: State, r: Expr) -> tuple[Expr, Expr, Expr, Expr]:
 
 
 def lowered(s: State, r: Expr, when: Any = True) -> dict[str, Any]:
-    """Ghost: ``r`` has gone down; the oldest such request is remembered."""
+    """Ghost: ``r`` has gone down; the oldest such request that held blocks is remembered."""
     keep = z3.Or(z3.Not(when), z3.And(s.hasw(), order(s.ww()) < order(r)))
     return {
         "ww": lambda: ite(keep, s.ww(), r),
@@ -65,6 +67,7 @@ def _begin(s: State, a: Action) -> Action:
     ghosts: dict[str, Any] = {
         "oldn": lambda: ite(s.pw(), s.oldn(), s.nfl()),
         "served": lambda w: z3.And(s.pw(), s.served(w)),
+        "heldw": lambda w: ite(s.pw(), s.heldw(w), s.own(w) > 0),
         "hasw": lambda: z3.And(s.pw(), s.hasw()),
         "lost": lambda: z3.BoolVal(False),
         **{f"w{i + 1}": now(i) for i in range(4)},
@@ -95,7 +98,11 @@ def windowed(s: State, a: Action) -> Action:
     if a.name in ("Serve", "Admit"):
         more = {"served": lambda w: z3.Or(s.served(w), w == r), **lowered(s, r)}
     elif a.name in ("Promote", "Reject") or ("between_calls" in a.guards and a.name not in QUIET):
-        more = lowered(s, r)
+        # who holds nothing has nothing to give, so its end pays for nobody
+        holds = (s.limbo() if a.name == "InputHere" else s.own(r)) > 0
+        more = lowered(s, r, holds)
+        if a.name == "InputHere":
+            more["heldw"] = lambda w: z3.Or(s.heldw(w), z3.And(w == r, holds))
     elif a.name in ("RunEvict", "AdmEvict", "LoadEvict"):
         v = a.params[1]
         more = {"hasw": lambda: z3.And(s.hasw(), z3.Or(s.ww() != v, s.st(v) == m.IDLING))}

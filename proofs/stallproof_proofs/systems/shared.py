@@ -169,7 +169,11 @@ def _with_sharing(s: State, a: Action) -> Action:
         stays = z3.Implies(z3.And(s.st(r0) == RUNNING, order(r0) > order(u)), after == both(s, u))
         a = _more(s, a, {"grows": z3.And(grows, forall(u, stays))})
     elif a.name == "Input":
-        kept = z3.And(z3.Implies(order(r0) > order(u), joined), z3.Implies(u != r0, all2(u) == s.Sall(u)))
+        nothing = s.own(r0) == 0  # a session that was evicted moves no block
+        kept = z3.And(
+            z3.Implies(z3.Or(order(r0) > order(u), nothing), joined),
+            z3.Implies(z3.Or(u != r0, nothing), all2(u) == s.Sall(u)),
+        )
         a = _more(s, a, {"moves": forall(u, kept)})
     return a
 

@@ -1,7 +1,8 @@
 """One request in line: the actions of :mod:`stallproof_proofs.systems.order` with ghosts that watch it.
 
-``o`` is any request. It is *in line* from the first call that begins while it waits, holds nothing and has no
-token outstanding, until something of it changes (blocks, a load, an answer of its connector, its end).
+``o`` is any request. It is *in line* from the first call that begins while it waits, or is parked with the
+blocks that it holds, and has no token outstanding, until something of it changes (blocks, a load, an answer
+of its connector, its end).
 ``since`` marks the requests that have held blocks ever since ``o`` got in line, ``h0`` counts those behind
 ``o`` that held some then, ``Sbeh`` those that hold some now. Under FCFS the next turn of a session is a new
 request that takes blocks over: it takes the mark over, too (``limbos``), or comes from one ahead of ``o``
@@ -61,8 +62,8 @@ _OF_O = ("st", "tok", "ph", "ny", "fl", "noload")
 
 
 def ready(s: State) -> Bool:
-    """``o`` waits, holds nothing, and none of its tokens is outstanding."""
-    return z3.And(s.st(o) == m.WAITING, s.ph(o) == 0)
+    """``o`` waits, or is parked and no load of it is under way, and none of its tokens is outstanding."""
+    return z3.And(m.is_(s, o, m.WAITING, m.HELD), s.ph(o) == 0)
 
 
 def oldest(s: State, w: Expr) -> Bool:
