@@ -94,7 +94,9 @@ class Cell:
 
 def reasoning(group: str, version: str, store: Store, **more: Any) -> Cell:
     """A cell of reasoning traffic."""
-    return Cell(group, version, *REASONING, 1.05, store, since=REASONING_HOUR, horizon=REASONING_HORIZON, **more)
+    return Cell(
+        group, version, *REASONING, 1.05, store, since=REASONING_HOUR, horizon=REASONING_HORIZON, **more
+    )
 
 
 def _cells() -> Iterator[Cell]:
