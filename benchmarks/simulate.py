@@ -140,6 +140,7 @@ def _cells() -> Iterator[Cell]:
         yield Cell(
             "patience", old, *AZURE[:2], 0.3, tight, PD_LOOKUP, options=(("STALLPROOF_PATIENCE", "0"),)
         )
+    yield reasoning("patience", "0.23.0", PD, options=(("STALLPROOF_PATIENCE", "0"),))
     for pool in (tight, 3.0):
         yield Cell("hour", new, *MOONCAKE, pool, length=3600.0)
 
