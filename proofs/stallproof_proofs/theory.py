@@ -9,7 +9,18 @@ from typing import Any
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, Grounder, State, System
+from stallproof_proofs.logic import (
+    Action,
+    Bool,
+    Changes,
+    Expr,
+    Grounder,
+    State,
+    System,
+    after,
+    changes,
+    speaks_of,
+)
 from stallproof_proofs.result import Assumption, Kind, Status
 from stallproof_proofs.sums import Sum, footprint
 
@@ -190,28 +201,29 @@ class Inductive:
         sorts = {d for x in variables for d in (*x.dom, x.rng) if d.kind() == z3.Z3_UNINTERPRETED_SORT}
         universe = {d: [z3.Const(f"{d}!{i}", d) for i in range(self.universe)] for d in sorts}
         grounder = Grounder(universe)
-        known: dict[int, list[Expr]] = {}  # hypotheses come again and again; the grounder keeps them alive
+        known: dict[int, dict[str, Bool]] = {}  # hypotheses come again; the grounder keeps them alive
         inside: dict[int, tuple[str, Bool]] = {}
 
-        def limits(e: Expr, again: bool) -> list[tuple[str, Bool]]:
+        def limits(e: Expr) -> dict[str, Bool]:
             """Each subterm is one of the elements."""
-            terms = known.get(e.get_id())
-            if terms is None:
-                terms = _terms([e], sorts)
-                if again:
-                    known[e.get_id()] = terms
+            terms = _terms([e], sorts)
             for t in terms:
                 if t.get_id() not in inside:
                     inside[t.get_id()] = (f"in universe {t}", z3.Or(*(t == c for c in universe[t.sort()])))
-            return [inside[t.get_id()] for t in terms]
+            return dict(inside[t.get_id()] for t in terms)
+
+        def limits_again(e: Expr) -> dict[str, Bool]:
+            if e.get_id() not in known:
+                known[e.get_id()] = limits(e)
+            return known[e.get_id()]
 
         def restrict(condition: Condition) -> Condition:
             hyps, goal = condition
             out = {n: grounder(h) for n, h in hyps.items()}
             goal = grounder(goal)
             for h in list(out.values()):
-                out.update(limits(h, True))
-            out.update(limits(goal, False))
+                out.update(limits_again(h))
+            out.update(limits(goal))
             return out, goal
 
         return restrict
@@ -250,8 +262,10 @@ class Inductive:
                 variants=tuple(Variant(f"-{n}", partial(_cond, known, goal, n), n) for n in order),
             )
         actions = {a.name: a for a in self.system.actions(s)}
-        goals = {n: self.goals(s, a.post(s), a) for n, a in actions.items()}
+        goals: dict[str, dict[str, Bool]] = {}
         for act in actions.values():
+            change = changes(s, act.post(s))
+            goals[act.name] = self.goals(s, inv, act.post(s), act, change)
             hyps = {**known, **{f"guard {n}": g for n, g in act.guards.items()}}
             yield Obligation(
                 f"{self.name}/{act.name}/sanity",
@@ -262,13 +276,21 @@ class Inductive:
                 note="the action can be taken",
             )
             yield from self._footprints(s, hyps, act)
-            yield from self._steps(s, hyps, inv, act, goals[act.name])
+            yield from self._steps(s, hyps, inv, act, goals[act.name], change)
         for t in self.twins:
-            yield self._twin(s, known, actions[t.action], t, goals[t.action])
+            yield self._twin(s, inv, known, actions[t.action], t, goals[t.action])
 
-    def goals(self, s: State, post: State, act: Action) -> dict[str, Bool]:
+    def goals(
+        self,
+        s: State,
+        inv: Mapping[str, Bool],
+        post: State,
+        act: Action,
+        change: Changes | None = None,
+    ) -> dict[str, Bool]:
+        """What must hold in ``post``: the invariant (``inv`` is that of ``s``), and what is said of steps."""
         extra = self.action_statements(s, post, act) if self.action_statements else {}
-        return {**self.invariant(post), **extra}
+        return {**after(changes(s, post) if change is None else change, inv), **extra}
 
     def _footprints(self, s: State, hyps: Mapping[str, Bool], act: Action) -> Iterator[Obligation]:
         """A sum moves by the change of its actor's term: so no other term may change."""
@@ -295,6 +317,7 @@ class Inductive:
         inv: Mapping[str, Bool],
         act: Action,
         goals: Mapping[str, Bool],
+        change: Changes,
     ) -> Iterator[Obligation]:
         """One obligation per conjunct that ``act`` can touch."""
         cache: dict[tuple[str, str], dict[str, Bool]] = {}
@@ -304,14 +327,14 @@ class Inductive:
                 post = act.post(s, [var])
                 if how == "any":
                     post = post.replace({var: getattr(self.system.vocabulary.state("!any"), var)})
-                cache[how, var] = self.goals(s, post, act)
+                cache[how, var] = self.goals(s, inv, post, act)
             return cache[how, var]
 
         def mutated(how: str, var: str, conj: str) -> Condition:
             return hyps, changed(how, var)[conj]
 
         for conj, goal in goals.items():
-            if conj in inv and inv[conj].eq(goal):
+            if conj in inv and inv[conj].eq(goal) and not speaks_of(change, goal):
                 continue
             order = [f"guard {g}" for g in act.guards] + [f"known {n}" for n in inv if n != conj]
             variants = [Variant(f"-{n}", partial(_cond, hyps, goal, n), n) for n in order]
@@ -328,13 +351,19 @@ class Inductive:
             )
 
     def _twin(
-        self, s: State, known: Mapping[str, Bool], act: Action, t: Twin, goals: Mapping[str, Bool]
+        self,
+        s: State,
+        inv: Mapping[str, Bool],
+        known: Mapping[str, Bool],
+        act: Action,
+        t: Twin,
+        goals: Mapping[str, Bool],
     ) -> Obligation:
         def cond() -> Condition:
             a = t.mutate(s, act) if t.mutate else act
             guards = a.guards if t.mutate else without(a.guards, t.guard)
             hyps = {**known, **{f"guard {n}": g for n, g in guards.items()}}
-            return hyps, (self.goals(s, a.post(s), a) if t.mutate else goals)[t.conjunct]
+            return hyps, (self.goals(s, inv, a.post(s), a) if t.mutate else goals)[t.conjunct]
 
         if not t.mutate and t.guard not in act.guards:
             raise KeyError(f"{act.name} has no guard {t.guard}")
