@@ -96,9 +96,10 @@ def after(change: Changes, over: Mapping[str, Bool]) -> dict[str, Bool]:
     return {n: z3.substitute_funs(e, *change) for n, e in over.items()} if change else dict(over)
 
 
-def speaks_of(change: Changes, e: Bool) -> bool:
-    """Does ``e`` read what changes?"""
-    return not e.eq(after([(f, _other(f)) for f, _ in change], {"": e})[""])
+def speaking(change: Changes, over: Mapping[str, Bool]) -> set[str]:
+    """Names of the formulas that read what changes."""
+    other = after([(f, _other(f)) for f, _ in change], over)
+    return {n for n, e in over.items() if not e.eq(other[n])}
 
 
 def _other(f: z3.FuncDeclRef) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import z3
 
@@ -19,7 +19,7 @@ from stallproof_proofs.logic import (
     System,
     after,
     changes,
-    speaks_of,
+    speaking,
 )
 from stallproof_proofs.result import Assumption, Kind, Status
 from stallproof_proofs.sums import Sum, footprint
@@ -28,8 +28,7 @@ from stallproof_proofs.sums import Sum, footprint
 Condition = tuple[Mapping[str, Bool], Bool]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """An obligation with one thing taken away: a guard, an update or a hypothesis.
 
     ``hypothesis`` is the name of the hypothesis that is left out; one that the proof does not use need
@@ -160,8 +159,8 @@ class Twin:
 class Inductive:
     """An inductive invariant: statements and auxiliary conjuncts, kept by every action.
 
-    One obligation per (action, conjunct) that the action can touch; what it cannot touch is left out by
-    comparing terms, and counted nowhere.
+    One obligation per (action, conjunct) that the action can touch; what it cannot touch does not read
+    what the action changes; it is left out, and counted nowhere.
     """
 
     name: str
@@ -203,10 +202,11 @@ class Inductive:
         grounder = Grounder(universe)
         known: dict[int, dict[str, Bool]] = {}  # hypotheses come again; the grounder keeps them alive
         inside: dict[int, tuple[str, Bool]] = {}
+        below: Below = {}
 
         def limits(e: Expr) -> dict[str, Bool]:
             """Each subterm is one of the elements."""
-            terms = _terms([e], sorts)
+            terms = list(_terms(e, sorts, below).values())
             for t in terms:
                 if t.get_id() not in inside:
                     inside[t.get_id()] = (f"in universe {t}", z3.Or(*(t == c for c in universe[t.sort()])))
@@ -275,7 +275,7 @@ class Inductive:
                 "refuted",
                 note="the action can be taken",
             )
-            yield from self._footprints(s, hyps, act)
+            yield from self._footprints(s, hyps, act, change)
             yield from self._steps(s, hyps, inv, act, goals[act.name], change)
         for t in self.twins:
             yield self._twin(s, inv, known, actions[t.action], t, goals[t.action])
@@ -292,16 +292,22 @@ class Inductive:
         extra = self.action_statements(s, post, act) if self.action_statements else {}
         return {**after(changes(s, post) if change is None else change, inv), **extra}
 
-    def _footprints(self, s: State, hyps: Mapping[str, Bool], act: Action) -> Iterator[Obligation]:
+    def _footprints(
+        self, s: State, hyps: Mapping[str, Bool], act: Action, change: Changes
+    ) -> Iterator[Obligation]:
         """A sum moves by the change of its actor's term: so no other term may change."""
+
+        def broken(some: Mapping[str, Bool], t: Sum) -> Condition:
+            return some, footprint(s, act, t, exempt=False, change=change)
+
         for t in self.sums:
-            goal = footprint(s, act, t)
+            goal = footprint(s, act, t, change=change)
             if t.name in act.updates:
-                wrong = Variant("-but the actor", partial(_cond, hyps, footprint(s, act, t, exempt=False)))
+                wrong = Variant("-but the actor", partial(broken, hyps, t))
             elif z3.is_true(z3.simplify(goal.body())):
                 continue
             else:
-                wrong = Variant("any state", partial(_cond, {}, footprint(s, act, t, exempt=False)))
+                wrong = Variant("any state", partial(broken, {}, t))
             yield Obligation(
                 f"{self.name}/{act.name}/footprint {t.name}",
                 self.name,
@@ -333,8 +339,9 @@ class Inductive:
         def mutated(how: str, var: str, conj: str) -> Condition:
             return hyps, changed(how, var)[conj]
 
+        touched = speaking(change, inv)
         for conj, goal in goals.items():
-            if conj in inv and inv[conj].eq(goal) and not speaks_of(change, goal):
+            if conj in inv and conj not in touched:
                 continue
             order = [f"guard {g}" for g in act.guards] + [f"known {n}" for n in inv if n != conj]
             variants = [Variant(f"-{n}", partial(_cond, hyps, goal, n), n) for n in order]
@@ -379,14 +386,18 @@ def substituted(act: Action, **updates: Callable[..., Expr]) -> Action:
 
 Theory = Inductive | Lemmas
 
+#: by number of a term: the term, and its subterms of some sorts
+Below = dict[int, tuple[Expr, dict[int, Expr]]]
 
-def _terms(exprs: Sequence[Expr], sorts: set[Any]) -> list[Expr]:
-    """All subterms of the given sorts."""
-    seen: dict[int, Expr] = {}
-    todo = list(exprs)
-    while todo:
-        e = todo.pop()
-        if e.get_id() not in seen:
-            seen[e.get_id()] = e
-            todo += e.children()
-    return [e for e in seen.values() if e.sort() in sorts]
+
+def _terms(e: Expr, sorts: set[Any], below: Below) -> dict[int, Expr]:
+    """All subterms of the given sorts; ``below`` remembers those of each subterm."""
+    key = e.get_id()
+    if key not in below:
+        parts = [p for p in (_terms(c, sorts, below) for c in e.children()) if p]
+        here = e.sort() in sorts
+        out = parts[0] if len(parts) == 1 and not here else {k: x for p in parts for k, x in p.items()}
+        if here:
+            out[key] = e
+        below[key] = e, out
+    return below[key][1]

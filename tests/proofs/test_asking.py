@@ -9,7 +9,7 @@ import stallproof_proofs
 from stallproof.errors import BadInput
 from stallproof_proofs import runner
 from stallproof_proofs.asking import Asker
-from stallproof_proofs.logic import State, Var, Vocabulary, after, changes, speaks_of
+from stallproof_proofs.logic import State, Var, Vocabulary, after, changes, speaking
 from stallproof_proofs.registry import theories
 from stallproof_proofs.theory import Inductive
 
@@ -59,11 +59,10 @@ def test_definitions_with_binders_and_swapped_arguments() -> None:
     post = s.replace({"f": new, "n": lambda: s.n() + 1})
     change = changes(s, post)
     assert after(change, {"": says(s)})[""].eq(says(post))
-    assert speaks_of(change, says(s))
-    assert not speaks_of(change, z3.ForAll([x], g(x, x)))
+    assert speaking(change, {"it": says(s), "not": z3.ForAll([x], g(x, x))}) == {"it"}
     assert not changes(s, s.replace({"f": lambda u, w: s.f(u, w)})), "defined as it was"
     no = s.replace({"f": lambda u, w: z3.If(z3.BoolVal(False), g(u, w), s.f(u, w))})
-    assert speaks_of(changes(s, no), says(s)), "an update without effect is one all the same"
+    assert speaking(changes(s, no), {"it": says(s)}), "an update without effect is one all the same"
 
 
 def test_a_kept_solver_forgets_what_it_was_asked() -> None:
