@@ -31,7 +31,8 @@ def run(
 ) -> list[Result]:
     """Check every obligation and every guard-removed twin.
 
-    ``progress(done, total, result)`` is called after each one. ``only`` selects by exact name, by
+    ``progress(done, total, result)`` is called after each one (``total`` is about right until every theory
+    has begun). ``only`` selects by exact name, by
     theory, or by shell pattern (``*/InFlightSafe*``). ``thorough``
     looks again, for every obligation, for something that makes it fail, instead of naming what the last
     thorough run found. ``jobs`` processes share the work; results keep their order, ``progress`` tells them

@@ -9,7 +9,7 @@ the pre-state: a verification condition needs no frame axioms, and the same acti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -41,6 +41,9 @@ class State:
         except KeyError:
             raise AttributeError(name) from None
 
+    def items(self) -> ItemsView[str, Callable[..., Expr]]:
+        return self._values.items()
+
     def replace(self, updates: Mapping[str, Callable[..., Expr]]) -> State:
         unknown = set(updates) - set(self._values)
         if unknown:
@@ -63,6 +66,48 @@ class Vocabulary:
                 const = z3.Const(v.name + suffix, v.rng)
                 out[v.name] = lambda c=const: c
         return State(out)
+
+
+#: functions of a symbolic state and what they are in another; ``Var(i)`` is argument ``i``
+Changes: TypeAlias = Sequence[tuple[z3.FuncDeclRef, Expr]]
+
+
+def changes(s: State, post: State) -> Changes:
+    """What ``post`` defines anew of the symbolic state ``s``."""
+    out = []
+    for name, new in post.items():
+        old = getattr(s, name)
+        if new is old:
+            continue
+        decl = old if isinstance(old, z3.FuncDeclRef) else old().decl()
+        args = [z3.Const(f"{name} {i}!", decl.domain(i)) for i in range(decl.arity())]
+        value = new(*args)
+        if not value.eq(decl(*args)):
+            # a binder numbers its last argument 0
+            out.append((decl, z3.Lambda(args[::-1], value).body() if args else value))
+    return out
+
+
+def after(change: Changes, over: Mapping[str, Bool]) -> dict[str, Bool]:
+    """Formulas over the state before ``change``, read in the one after it.
+
+    The solver substitutes: to build them again over the other state takes ten times as long.
+    """
+    return {n: z3.substitute_funs(e, *change) for n, e in over.items()} if change else dict(over)
+
+
+def speaking(change: Changes, over: Mapping[str, Bool]) -> set[str]:
+    """Names of the formulas that read what changes."""
+    other = after([(f, _other(f)) for f, _ in change], over)
+    return {n for n, e in over.items() if not e.eq(other[n])}
+
+
+def _other(f: z3.FuncDeclRef) -> Expr:
+    """A function that is like ``f`` and occurs nowhere, as a definition."""
+    sorts = [f.domain(i) for i in range(f.arity())]
+    if not sorts:
+        return z3.Const(f"other {f.name()}!", f.range())
+    return z3.Function(f"other {f.name()}!", *sorts, f.range())(*(z3.Var(i, d) for i, d in enumerate(sorts)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +13,7 @@ import z3
 
 from stallproof import spread
 from stallproof.errors import BadInput
+from stallproof_proofs.asking import Asker
 from stallproof_proofs.hints import Hint, hints
 from stallproof_proofs.registry import theories
 from stallproof_proofs.result import Result, Status
@@ -19,6 +21,8 @@ from stallproof_proofs.theory import Condition, Obligation
 
 #: Milliseconds for one query. The slowest needs well under a tenth of it.
 TIMEOUT_MS = 20_000
+
+_asker = Asker()
 
 
 def select(only: Sequence[str] = ()) -> list[Obligation]:
@@ -46,14 +50,15 @@ def query(condition: Condition, timeout_ms: int = TIMEOUT_MS) -> tuple[Status, s
     Returns the status, a counterexample in words (or the reason of an ``unknown``), and the names of the
     hypotheses that a proof used.
     """
-    hyps, goal = condition
-    solver = z3.Solver()
-    solver.set("timeout", timeout_ms)
-    solver.set("ctrl_c", False)  # else Z3 takes the signal for itself and says unknown
-    for name, h in hyps.items():
-        solver.assert_and_track(h, name)
-    solver.add(z3.Not(goal))
-    answer = solver.check()
+    return _asker.ask(*condition, timeout_ms, _read)
+
+
+def query_on_base(condition: Condition) -> tuple[Status, str, frozenset[str]]:
+    """As :func:`query`, for one of many that have most hypotheses in common; names none of them."""
+    return _asker.ask_on_base(*condition, TIMEOUT_MS, _read)
+
+
+def _read(solver: z3.Solver, answer: Any) -> tuple[Status, str, frozenset[str]]:
     if answer == z3.unsat:
         return "proved", "", frozenset(str(c) for c in solver.unsat_core())
     if answer == z3.sat:
@@ -65,15 +70,23 @@ def query(condition: Condition, timeout_ms: int = TIMEOUT_MS) -> tuple[Status, s
 SMALL = "no counterexample in a small universe"
 
 
-def refute(condition: Condition, small: Callable[[Condition], Condition] | None) -> tuple[Status, str]:
-    """Look for a counterexample, in a small universe first: one that is found there is one."""
+def refute(
+    condition: Condition,
+    small: Callable[[Condition], Condition] | None,
+    alike: bool = False,
+) -> tuple[Status, str]:
+    """Look for a counterexample, in a small universe first: one that is found there is one.
+
+    ``alike``: the next condition will have most of its hypotheses in common with this one.
+    """
+    ask = query_on_base if alike else query
     if small is not None:
-        status, detail, _ = query(small(condition))
+        status, detail, _ = ask(small(condition))
         if status == "refuted":
             return status, detail
         if status == "proved":
             return "unknown", SMALL
-    return query(condition)[:2]
+    return ask(condition)[:2]
 
 
 def describe(model: z3.ModelRef) -> str:
@@ -81,11 +94,10 @@ def describe(model: z3.ModelRef) -> str:
     sorts = [f"{len(model.get_universe(s) or [])} {s}" for s in model.sorts()]
     consts = [
         f"{d.name()}={model[d]}"
-        for d in sorted(model.decls(), key=str)
-        if d.arity() == 0
-        and d.range().kind() in (z3.Z3_INT_SORT, z3.Z3_BOOL_SORT)
-        and not set("! ") & set(d.name())
+        for d in sorted((d for d in model.decls() if d.arity() == 0), key=z3.FuncDeclRef.name)
+        if not set("! ") & set(d.name())
         and d.name() != "True"
+        and d.range().kind() in (z3.Z3_INT_SORT, z3.Z3_BOOL_SORT)
     ]
     return ", ".join([*sorts, *consts[:8]])
 
@@ -146,7 +158,7 @@ def check(o: Obligation, thorough: bool = False) -> Result:
             elif found == "" and (not recorded or o.name in hints()):
                 kind = "frame"
     else:
-        status, detail = refute(o.condition(), o.small)
+        status, detail = refute(o.condition(), o.small, alike=True)
     seconds = time.process_time() - began
     return Result(
         o.name, o.theory, kind, status, o.expected, seconds, detail, (fails_if,) if fails_if else ()
@@ -159,15 +171,27 @@ _built: dict[str, dict[str, Obligation]] = {}
 
 def _of_theory(name: str) -> dict[str, Obligation]:
     if name not in _built:
-        _built[name] = {o.name: o for o in select([name])}
+        _built[name] = _by_name(select([name]))
     return _built[name]
 
 
+def _by_name(some: Iterable[Obligation]) -> dict[str, Obligation]:
+    out: dict[str, Obligation] = {}
+    for o in some:
+        if o.name in out:
+            raise AssertionError(f"names of obligations are not unique: {o.name}")
+        out[o.name] = o
+    return out
+
+
 def _batch(case: dict[str, Any], tick: Callable[..., None]) -> None:
-    """A case of :mod:`stallproof.spread`: results go back as ticks, so that progress is seen."""
+    """A case of :mod:`stallproof.spread`: names and results go back as ticks, so that progress is seen."""
     mine = _of_theory(case["theory"])
-    for i, name in case["items"]:
-        tick(i, vars(check(mine[name], case["thorough"])))
+    names = list(mine) if case["names"] is None else case["names"]
+    tick(case["part"], names)
+    _asker.forget()  # answers do not depend on which theories this process had before
+    for name in names:
+        tick(case["part"], vars(check(mine[name], case["thorough"])))
 
 
 def run(
@@ -177,28 +201,39 @@ def run(
     jobs: int = 1,
 ) -> list[Result]:
     """See :func:`stallproof_proofs.run`."""
-    todo = select(only)
-    names = [o.name for o in todo]
-    if len(set(names)) != len(names):
-        twice = sorted({n for n in names if names.count(n) > 1})
-        raise AssertionError(f"names of obligations are not unique: {twice}")
-    cases: list[dict[str, Any]] = []
     _built.clear()
-    for theory, group in groupby(enumerate(todo), key=lambda item: item[1].theory):
-        some = list(group)
-        _built.setdefault(theory, {}).update({o.name: o for _, o in some})
-        cases.append({"theory": theory, "items": [(i, o.name) for i, o in some], "thorough": thorough})
-    found: dict[int, Result] = {}
+    parts: list[tuple[str, list[str] | None]]
+    known = [t.name for t in theories()]
+    if jobs > 1 and set(only) <= set(known):  # what whole theories have to show, only those who do it build
+        parts = [(t, None) for t in dict.fromkeys(only or known)]
+    else:
+        todo = select(only)
+        for theory, group in groupby(todo, key=lambda o: o.theory):
+            _built.setdefault(theory, {}).update(_by_name(group))
+        parts = [(t, [o.name for o in group]) for t, group in groupby(todo, key=lambda o: o.theory)]
+    # about as many as there are hints, until it is known: for the order of work and for progress
+    about = Counter(n.split("/")[0] for n in hints())
+    sizes = [about[t] if names is None else len(names) for t, names in parts]
+    cases: list[dict[str, Any]] = [
+        {"part": k, "theory": t, "names": names, "thorough": thorough} for k, (t, names) in enumerate(parts)
+    ]
+    if jobs > 1:
+        cases.sort(key=lambda c: -about[c["theory"]])
+    named: dict[int, list[str]] = {}
+    found: list[list[Result]] = [[] for _ in parts]
 
-    def done(_: int, i: int, fields: dict[str, Any]) -> None:
-        found[i] = Result(**fields)
+    def done(_: int, part: int, what: Any) -> None:
+        if isinstance(what, list):
+            named[part], sizes[part] = what, len(what)
+            return
+        found[part].append(Result(**what))
         if progress:
-            progress(len(found), len(todo), found[i])
+            progress(sum(map(len, found)), sum(sizes), found[part][-1])
 
     spread.run(
         _batch, cases, spread.Where(jobs=min(jobs, len(cases))), on_tick=done, label=lambda c: c["theory"]
     )
-    missing = [o.name for i, o in enumerate(todo) if i not in found]
-    if missing:  # a proof that did not run must not look like one
-        raise BadInput(f"{len(missing)} obligations gave no result, {missing[0]} first", remedy="report this")
-    return [found[i] for i in range(len(todo))]
+    for k in range(len(parts)):  # a proof that did not run must not look like one
+        if not named.get(k) or [r.name for r in found[k]] != named[k]:
+            raise BadInput(f"obligations of {parts[k][0]} gave no result", remedy="report this")
+    return [r for some in found for r in some]

@@ -17,7 +17,7 @@ from typing import Any
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, State, forall
+from stallproof_proofs.logic import Action, Bool, Changes, Expr, State, after, changes, forall
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,19 @@ def moved(s: State, action: Action, actor: Expr, sums: Sequence[Sum]) -> Action:
     return replace(action, updates=updates, actors={**action.actors, **{t.name: actor for t in sums}})
 
 
-def footprint(s: State, action: Action, t: Sum, *, exempt: bool = True) -> Bool:
-    """No request but the actor has a changed term (``exempt`` off: the actor neither)."""
-    post = action.post(s)
+def footprint(
+    s: State, action: Action, t: Sum, *, exempt: bool = True, change: Changes | None = None
+) -> Bool:
+    """No request but the actor has a changed term (``exempt`` off: the actor neither).
+
+    ``change``, if it is known: what the action makes of the symbolic state ``s``.
+    """
+    if change is None:
+        change = changes(s, action.post(s))
     ix = [z3.Const(f"i{n}!", i) for n, i in enumerate(t.index)]
     q = z3.Const("q!", t.over)
-    same = t.term(s, q, *ix) == t.term(post, q, *ix)
+    term = {"": t.term(s, q, *ix)}
+    same = term[""] == after(change, term)[""]
     actor = action.actors.get(t.name)
     body = same if actor is None or not exempt else z3.Implies(q != actor, same)
     return forall(q, *ix, body)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import z3
 
-from stallproof_proofs.logic import Action, Bool, Expr, Grounder, State, System
+from stallproof_proofs.logic import (
+    Action,
+    Bool,
+    Changes,
+    Expr,
+    Grounder,
+    State,
+    System,
+    after,
+    changes,
+    speaking,
+)
 from stallproof_proofs.result import Assumption, Kind, Status
 from stallproof_proofs.sums import Sum, footprint
 
@@ -17,8 +28,7 @@ from stallproof_proofs.sums import Sum, footprint
 Condition = tuple[Mapping[str, Bool], Bool]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """An obligation with one thing taken away: a guard, an update or a hypothesis.
 
     ``hypothesis`` is the name of the hypothesis that is left out; one that the proof does not use need
@@ -149,8 +159,8 @@ class Twin:
 class Inductive:
     """An inductive invariant: statements and auxiliary conjuncts, kept by every action.
 
-    One obligation per (action, conjunct) that the action can touch; what it cannot touch is left out by
-    comparing terms, and counted nowhere.
+    One obligation per (action, conjunct) that the action can touch; what it cannot touch does not read
+    what the action changes; it is left out, and counted nowhere.
     """
 
     name: str
@@ -190,28 +200,30 @@ class Inductive:
         sorts = {d for x in variables for d in (*x.dom, x.rng) if d.kind() == z3.Z3_UNINTERPRETED_SORT}
         universe = {d: [z3.Const(f"{d}!{i}", d) for i in range(self.universe)] for d in sorts}
         grounder = Grounder(universe)
-        known: dict[int, list[Expr]] = {}  # hypotheses come again and again; the grounder keeps them alive
+        known: dict[int, dict[str, Bool]] = {}  # hypotheses come again; the grounder keeps them alive
         inside: dict[int, tuple[str, Bool]] = {}
+        below: Below = {}
 
-        def limits(e: Expr, again: bool) -> list[tuple[str, Bool]]:
+        def limits(e: Expr) -> dict[str, Bool]:
             """Each subterm is one of the elements."""
-            terms = known.get(e.get_id())
-            if terms is None:
-                terms = _terms([e], sorts)
-                if again:
-                    known[e.get_id()] = terms
+            terms = list(_terms(e, sorts, below).values())
             for t in terms:
                 if t.get_id() not in inside:
                     inside[t.get_id()] = (f"in universe {t}", z3.Or(*(t == c for c in universe[t.sort()])))
-            return [inside[t.get_id()] for t in terms]
+            return dict(inside[t.get_id()] for t in terms)
+
+        def limits_again(e: Expr) -> dict[str, Bool]:
+            if e.get_id() not in known:
+                known[e.get_id()] = limits(e)
+            return known[e.get_id()]
 
         def restrict(condition: Condition) -> Condition:
             hyps, goal = condition
             out = {n: grounder(h) for n, h in hyps.items()}
             goal = grounder(goal)
             for h in list(out.values()):
-                out.update(limits(h, True))
-            out.update(limits(goal, False))
+                out.update(limits_again(h))
+            out.update(limits(goal))
             return out, goal
 
         return restrict
@@ -250,8 +262,10 @@ class Inductive:
                 variants=tuple(Variant(f"-{n}", partial(_cond, known, goal, n), n) for n in order),
             )
         actions = {a.name: a for a in self.system.actions(s)}
-        goals = {n: self.goals(s, a.post(s), a) for n, a in actions.items()}
+        goals: dict[str, dict[str, Bool]] = {}
         for act in actions.values():
+            change = changes(s, act.post(s))
+            goals[act.name] = self.goals(s, inv, act.post(s), act, change)
             hyps = {**known, **{f"guard {n}": g for n, g in act.guards.items()}}
             yield Obligation(
                 f"{self.name}/{act.name}/sanity",
@@ -261,25 +275,39 @@ class Inductive:
                 "refuted",
                 note="the action can be taken",
             )
-            yield from self._footprints(s, hyps, act)
-            yield from self._steps(s, hyps, inv, act, goals[act.name])
+            yield from self._footprints(s, hyps, act, change)
+            yield from self._steps(s, hyps, inv, act, goals[act.name], change)
         for t in self.twins:
-            yield self._twin(s, known, actions[t.action], t, goals[t.action])
+            yield self._twin(s, inv, known, actions[t.action], t, goals[t.action])
 
-    def goals(self, s: State, post: State, act: Action) -> dict[str, Bool]:
+    def goals(
+        self,
+        s: State,
+        inv: Mapping[str, Bool],
+        post: State,
+        act: Action,
+        change: Changes | None = None,
+    ) -> dict[str, Bool]:
+        """What must hold in ``post``: the invariant (``inv`` is that of ``s``), and what is said of steps."""
         extra = self.action_statements(s, post, act) if self.action_statements else {}
-        return {**self.invariant(post), **extra}
+        return {**after(changes(s, post) if change is None else change, inv), **extra}
 
-    def _footprints(self, s: State, hyps: Mapping[str, Bool], act: Action) -> Iterator[Obligation]:
+    def _footprints(
+        self, s: State, hyps: Mapping[str, Bool], act: Action, change: Changes
+    ) -> Iterator[Obligation]:
         """A sum moves by the change of its actor's term: so no other term may change."""
+
+        def broken(some: Mapping[str, Bool], t: Sum) -> Condition:
+            return some, footprint(s, act, t, exempt=False, change=change)
+
         for t in self.sums:
-            goal = footprint(s, act, t)
+            goal = footprint(s, act, t, change=change)
             if t.name in act.updates:
-                wrong = Variant("-but the actor", partial(_cond, hyps, footprint(s, act, t, exempt=False)))
+                wrong = Variant("-but the actor", partial(broken, hyps, t))
             elif z3.is_true(z3.simplify(goal.body())):
                 continue
             else:
-                wrong = Variant("any state", partial(_cond, {}, footprint(s, act, t, exempt=False)))
+                wrong = Variant("any state", partial(broken, {}, t))
             yield Obligation(
                 f"{self.name}/{act.name}/footprint {t.name}",
                 self.name,
@@ -295,6 +323,7 @@ class Inductive:
         inv: Mapping[str, Bool],
         act: Action,
         goals: Mapping[str, Bool],
+        change: Changes,
     ) -> Iterator[Obligation]:
         """One obligation per conjunct that ``act`` can touch."""
         cache: dict[tuple[str, str], dict[str, Bool]] = {}
@@ -304,14 +333,15 @@ class Inductive:
                 post = act.post(s, [var])
                 if how == "any":
                     post = post.replace({var: getattr(self.system.vocabulary.state("!any"), var)})
-                cache[how, var] = self.goals(s, post, act)
+                cache[how, var] = self.goals(s, inv, post, act)
             return cache[how, var]
 
         def mutated(how: str, var: str, conj: str) -> Condition:
             return hyps, changed(how, var)[conj]
 
+        touched = speaking(change, inv)
         for conj, goal in goals.items():
-            if conj in inv and inv[conj].eq(goal):
+            if conj in inv and conj not in touched:
                 continue
             order = [f"guard {g}" for g in act.guards] + [f"known {n}" for n in inv if n != conj]
             variants = [Variant(f"-{n}", partial(_cond, hyps, goal, n), n) for n in order]
@@ -328,13 +358,19 @@ class Inductive:
             )
 
     def _twin(
-        self, s: State, known: Mapping[str, Bool], act: Action, t: Twin, goals: Mapping[str, Bool]
+        self,
+        s: State,
+        inv: Mapping[str, Bool],
+        known: Mapping[str, Bool],
+        act: Action,
+        t: Twin,
+        goals: Mapping[str, Bool],
     ) -> Obligation:
         def cond() -> Condition:
             a = t.mutate(s, act) if t.mutate else act
             guards = a.guards if t.mutate else without(a.guards, t.guard)
             hyps = {**known, **{f"guard {n}": g for n, g in guards.items()}}
-            return hyps, (self.goals(s, a.post(s), a) if t.mutate else goals)[t.conjunct]
+            return hyps, (self.goals(s, inv, a.post(s), a) if t.mutate else goals)[t.conjunct]
 
         if not t.mutate and t.guard not in act.guards:
             raise KeyError(f"{act.name} has no guard {t.guard}")
@@ -350,14 +386,18 @@ def substituted(act: Action, **updates: Callable[..., Expr]) -> Action:
 
 Theory = Inductive | Lemmas
 
+#: by number of a term: the term, and its subterms of some sorts
+Below = dict[int, tuple[Expr, dict[int, Expr]]]
 
-def _terms(exprs: Sequence[Expr], sorts: set[Any]) -> list[Expr]:
-    """All subterms of the given sorts."""
-    seen: dict[int, Expr] = {}
-    todo = list(exprs)
-    while todo:
-        e = todo.pop()
-        if e.get_id() not in seen:
-            seen[e.get_id()] = e
-            todo += e.children()
-    return [e for e in seen.values() if e.sort() in sorts]
+
+def _terms(e: Expr, sorts: set[Any], below: Below) -> dict[int, Expr]:
+    """All subterms of the given sorts; ``below`` remembers those of each subterm."""
+    key = e.get_id()
+    if key not in below:
+        parts = [p for p in (_terms(c, sorts, below) for c in e.children()) if p]
+        here = e.sort() in sorts
+        out = parts[0] if len(parts) == 1 and not here else {k: x for p in parts for k, x in p.items()}
+        if here:
+            out[key] = e
+        below[key] = e, out
+    return below[key][1]
