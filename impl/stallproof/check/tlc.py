@@ -33,6 +33,10 @@ _BIG_JVM = [
     "-Dtlc2.tool.fp.FPSet.impl=tlc2.tool.fp.OffHeapDiskFPSet",
 ]
 
+SHORT_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+#: options that :mod:`stallproof.check.startup` sets for a while
+shared: list[str] = []
+
 _MSG = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!@!@", re.S)
 _VAR = re.compile(r"^(?:/\\ )?(\w+) = ", re.M)
 _STATE = re.compile(r"\d+: <(\w+)")
@@ -156,15 +160,17 @@ def run(
     keep: Path | None = None,
     options: Sequence[str] = (),
     big: bool = False,
+    jvm: Sequence[str] | None = None,
 ) -> Result:
     """Check one model with TLC.
 
     ``constants`` are given by definition override, ``replaced`` names operators and what of ``definitions``
     stands for each; ``dump`` receives the state graph in dot form;
-    ``big`` picks JVM flags for long runs. ``keep`` is a directory for TLC's state and output: a checkpoint is
-    written there every nine minutes, and a run that finds one goes on from it. Such a run that reaches
-    ``timeout`` is UNFINISHED, with the counts that it last reported: the first come after a few seconds, the
-    next a minute later, so of a run of less than a minute they say nothing about its speed.
+    ``big`` picks JVM flags for long runs, ``jvm`` are more for a short one. ``keep`` is a directory for
+    TLC's state and output: a checkpoint is written there every nine minutes, and a run that finds one goes on
+    from it. Such a run that reaches ``timeout`` is UNFINISHED, with the counts that it last reported: the
+    first come after a few seconds, the next a minute later, so of a run of less than a minute they say
+    nothing about its speed.
 
     Raises ``Unsupported`` if Java or the jar is missing.
     """
@@ -186,8 +192,8 @@ def run(
         if properties:
             cfg.append("PROPERTIES " + " ".join(properties))
         (d / "MC.cfg").write_text("\n".join(cfg) + "\n")
-        jvm = _BIG_JVM if big else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        cmd = [str(java), *jvm, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
+        flags = _BIG_JVM if big else [*SHORT_JVM, *(shared if jvm is None else jvm)]
+        cmd = [str(java), *flags, f"-Xmx{heap}", "-Xss64m", f"-Djava.io.tmpdir={d / 'jtmp'}"]
         cmd += ["-cp", str(jar), "tlc2.TLC", "-tool", "-deadlock", "-fp", "0"]
         cmd += ["-workers", str(cores(workers))]
         if keep is not None:

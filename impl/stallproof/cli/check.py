@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from stallproof.check import config, jobs, tlc, tools
+from stallproof.check import config, jobs, startup, tlc, tools
 from stallproof.check.jobs import Job, Row
 from stallproof.cli.options import Finite
 from stallproof.errors import BadInput, Exit
@@ -203,7 +203,8 @@ def command(
         job = Job("mutants", "mutants", "all killed", lambda: _mutation_rows(max(timeout, 900)), cost=10**8)
         todo.append(job)
     started = time.monotonic()
-    rows = _run(todo, workers, quiet=as_json)
+    with startup.shared_classes(chosen):
+        rows = _run(todo, workers, quiet=as_json)
     order = {c.name: i for i, c in enumerate(chosen)}
     rows.sort(key=lambda r: order.get(r.name, len(order)))
     good = all(r.good for r in rows) and bool(rows)
