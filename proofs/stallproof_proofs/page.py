@@ -320,7 +320,8 @@ def page(results: Sequence[Result], z3_version: str, evidence: Sequence[str] = (
         "## Trust base",
         "",
         "To believe the theorems, read `systems` (transition relations) and `statements`, believe Z3, its "
-        "Python binding and the few lines that build verification conditions (`logic.py`, `theory.py`). "
+        "Python binding and the few lines that build verification conditions (`logic.py`, `theory.py`) and "
+        "ask about them (`asking.py`, `runner.py`). "
         "`proofs` (auxiliary invariants, measures, twins) needs no trust.",
         "",
         "| part | code lines |",
