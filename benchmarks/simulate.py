@@ -56,7 +56,7 @@ AZURE = ("azure conv", "azure/AzureLLMInferenceTrace_conv.csv", 0.2)
 #: with a rate that one instance can serve
 REASONING = ("reasoning", "servegen/deepseek-r1", 1.0)
 REASONING_HOUR, REASONING_LEN = 17 * 3600.0, 16384
-REASONING_HORIZON = 900.0  # the longest answer alone takes 16,384 steps of more than 40 ms
+REASONING_HORIZON = 900.0  # the longest answer takes 16,384 steps of 40 ms (655 s)
 NONE = Store()
 PD = Store(kind="pd", latency=0.02, bandwidth=5000)
 OFFLOAD = Store(kind="offload", latency=0.005, bandwidth=10000, capacity=40000)

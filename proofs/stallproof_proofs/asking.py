@@ -1,7 +1,7 @@
 """Solvers that are kept from one query to the next: what a query asserts is popped again.
 
-To make a solver takes longer than most queries. What is asserted is the same either way, and what a kept one
-does not know is asked again of a new one, so nothing depends on what came before.
+To make a solver takes longer than most queries. What is asserted is the same either way, and where a kept one
+says unknown, a new one is asked; so no answer depends on the queries before it.
 """
 
 from __future__ import annotations

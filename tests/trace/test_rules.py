@@ -98,9 +98,9 @@ def quarantined():
     return load().upd(Expire("a", "load"), Quarantine("a", 1, [1, 2]))
 
 
-def talks_on(idle=True, beside="", **kw):
+def talks_on(idle=True, beside="", rules=("OneOrder", "TurnsYield"), **kw):
     """The second turn of ``a``, which holds blocks, has passed ``o``, which holds none."""
-    h = runs(Hand(rules=["TurnsYield"], **kw).add("a", max_tokens=1)).upd(Park("a", "session"), out={"a": 1})
+    h = runs(Hand(rules=rules, **kw).add("a", max_tokens=1)).upd(Park("a", "session"), out={"a": 1})
     h.add("o").out(Turn("a", 8, 1, 500.0), Unpark("a"))
     more = [Alloc(beside, [3]), Admit(beside, 0)] if beside else []
     if beside:
@@ -358,6 +358,10 @@ CASES = {
         ),
     ),
     "a turn after a turn": ("TurnsYield", lambda: talks_on().out(Turn("a", 12, 1, 900.0), Unpark("a"))),
+    "a turn after a turn beside an idle session without blocks": (
+        "TurnsYield",
+        lambda: talks_on().add("s").out(Park("s", "session"), Turn("a", 12, 1, 900.0), Unpark("a")),
+    ),
     "a turn after a turn, begun as the last one ends": (
         "TurnsYield",
         lambda: talks_on(idle=False).upd(Turn("a", 12, 1, 900.0), out={"a": 1}),
@@ -593,6 +597,9 @@ CONTROLS = {
     ),
     "a turn when the older request has ended": lambda: (
         talks_on().out(Finish("o", "abort", 0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn after a turn without OneOrder": lambda: talks_on(rules=["TurnsYield"]).out(
+        Turn("a", 12, 1, 900.0), Unpark("a")
     ),
     "turns of all seats end in one step": lambda: talks_on(idle=False, max_num_seqs=2, beside="b").upd(
         Turn("b", 12, 1, 900.0), Turn("a", 12, 1, 901.0), out={"a": 1, "b": 1}

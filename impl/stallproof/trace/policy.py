@@ -88,7 +88,7 @@ class Policy:
     def header(self, h: s.Header) -> list[str]:
         """Take the rules in force; returns those this build does not know."""
         self.rules = self.choices.rules = frozenset(h.rules)
-        self.turns.on = "TurnsYield" in self.rules
+        self.turns.begin(self.rules)
         return sorted(self.rules - set(RULES) - set(ELSEWHERE) - set(UNCHECKED))
 
     def bad(self, rule: str, text: str, **kw: Any) -> None:
