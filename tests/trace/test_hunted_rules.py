@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stallproof.trace import schema as s
+from stallproof.trace.checker import Checker
+from stallproof.trace.reader import Batch
 from stallproof.trace.schema import Admit, Alloc, Evict, Free, Load, Park, Refuse, Start, Turn, Unpark
 from tests.trace.hand import Hand, judge
 
@@ -141,3 +144,39 @@ def test_one_that_waits_for_an_adapter_is_passed_by_a_turnover_and_no_more() -> 
     assert "NoStarvation" not in rules(passed_by(8, ["AdapterShare"]))
     assert "NoStarvation" not in rules(passed_by(12, ["AdapterShare"]))
     assert "NoStarvation" in rules(passed_by(13, ["AdapterShare"]))
+
+
+def second_part(hand: Hand, checker: Checker) -> None:
+    """A further part begins; its snapshot is the state that ``checker`` has reached."""
+    led, head = checker.ledger, hand.records[0]
+    state = s.Snapshot(
+        step=led.step,
+        processed=led.processed,
+        free=len(led.pool),
+        run=list(led.running),
+        requests=[
+            s.ReqState(q.r, q.st, q.prio, q.arr, q.prompt, q.max_tokens, blocks=sorted(q.blocks), out=q.out)
+            for q in led.reqs.values()
+        ],
+    )
+    hand.records.append(msgspec.structs.replace(head, part=1, state=state))
+
+
+@pytest.mark.parametrize(("served", "expected"), [("o", []), ("", ["TurnsYield"])])
+def test_whom_a_turn_passes_is_settled_before_the_first_call_of_a_part(
+    served: str, expected: list[str]
+) -> None:
+    """It is ``o``, though that call serves ``o`` first; ``p`` has been passed by no turn."""
+    hand = Hand(rules=["OneOrder", "TurnsYield"], pool=6).add("a", max_tokens=1)
+    hand.call(Alloc("a", [1]), Admit("a", 0), tok={"a": 4}).upd(Park("a", "session"), out={"a": 1})
+    hand.add("o", "p").out(Turn("a", 8, 1, 500.0), Unpark("a"))
+    checker = Checker()
+    checker.run([Batch("hand", 1, hand.records, 0)])
+    done = len(hand.records)
+    second_part(hand, checker)
+    first = [Alloc("o", [2]), Admit("o", 0)] if served else []
+    hand.call(*first, Alloc("a", [3]), Admit("a", 4), tok={"o": 4, "a": 4} if served else {"a": 4})
+    hand.upd(Park("a", "session"), out={"o": 1, "a": 1} if served else {"a": 1})
+    hand.out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    checker.run([Batch("hand", done + 1, hand.records[done:], 0)])
+    assert [v.rule for v in checker.verdict().violations] == expected
