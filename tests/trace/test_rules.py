@@ -98,15 +98,18 @@ def quarantined():
     return load().upd(Expire("a", "load"), Quarantine("a", 1, [1, 2]))
 
 
-def talks_on(idle=True, beside="", rules=("OneOrder", "TurnsYield"), **kw):
+def talks_on(idle=True, beside="", grammar=False, rules=("OneOrder", "TurnsYield"), **kw):
     """The second turn of ``a``, which holds blocks, has passed ``o``, which holds none."""
     h = runs(Hand(rules=rules, **kw).add("a", max_tokens=1)).upd(Park("a", "session"), out={"a": 1})
     h.add("o").out(Turn("a", 8, 1, 500.0), Unpark("a"))
+    if grammar:
+        h.out(Add("g", 0, -1.0, 4, 4), Park("g", "grammar"))
     more = [Alloc(beside, [3]), Admit(beside, 0)] if beside else []
     if beside:
         h.add(beside)
     h.call(Alloc("a", [2]), Admit("a", 4), *more, tok=dict.fromkeys(["a", beside] if beside else ["a"], 4))
-    return h.upd(Park("a", "session"), out={"a": 1}) if idle else h
+    out = {"a": 1, beside: 1} if beside else {"a": 1}
+    return h.upd(Park("a", "session"), out=out) if idle else h
 
 
 CASES = {
@@ -360,7 +363,22 @@ CASES = {
     "a turn after a turn": ("TurnsYield", lambda: talks_on().out(Turn("a", 12, 1, 900.0), Unpark("a"))),
     "a turn after a turn beside an idle session without blocks": (
         "TurnsYield",
-        lambda: talks_on().add("s").out(Park("s", "session"), Turn("a", 12, 1, 900.0), Unpark("a")),
+        lambda: talks_on().out(
+            Add("s", 0, -1.0, 4, 4), Park("s", "session"), Turn("a", 12, 1, 900.0), Unpark("a")
+        ),
+    ),
+    "a turn after a turn, the older request preempted again": (
+        "TurnsYield",
+        lambda: (
+            talks_on(pool=6)
+            .call(Alloc("o", [3]), Admit("o", 0), tok={"o": 4})
+            .out(Turn("a", 12, 1, 900.0), Unpark("a"))
+            .upd(out={"o": 1})
+            .call(Alloc("a", [4]), Admit("a", 8), tok={"a": 4})
+            .upd(Park("a", "session"), out={"a": 1})
+            .call(Preempt("o", ""), Free("o", [3]))
+            .out(Turn("a", 16, 1, 950.0), Unpark("a"))
+        ),
     ),
     "a turn after a turn, begun as the last one ends": (
         "TurnsYield",
@@ -606,6 +624,14 @@ CONTROLS = {
     ),
     "a turn when the older request is a later turn": lambda: (
         talks_on().out(Turn("o", 8, 1, 700.0)).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn when the oldest waited for its grammar": lambda: (
+        talks_on(grammar=True).out(Unpark("g")).out(Turn("a", 12, 1, 900.0), Unpark("a"))
+    ),
+    "a turn of a session that has lost its blocks": lambda: (
+        talks_on(beside="b", pool=3)
+        .call(Refuse("b", 1, "blocks"), Evict("a", "b"), Free("a", [1, 2]), Alloc("b", [1]), tok={"b": 1})
+        .out(Turn("a", 12, 1, 900.0), Unpark("a"))
     ),
     "a turn when sessions have all seats": lambda: talks_on(max_num_seqs=1).out(
         Turn("a", 12, 1, 900.0), Unpark("a")

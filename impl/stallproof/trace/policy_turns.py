@@ -69,7 +69,7 @@ class Turns:
         q, older = self.led.reqs.get(e.r), self._older()
         holds = q is not None and bool(q.blocks)
         again = older is not None and not older.awaits and self.passed.get(e.r) == (older.r, older.place)
-        if older is not None and holds and again and e.r not in self.begun and self._seats():
+        if older is not None and holds and again and self._seats():
             self.bad(
                 "TurnsYield",
                 f"{e.r} begins another turn while {older.r}, which its last turn passed, still waits",
